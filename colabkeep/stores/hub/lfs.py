@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Protocol
 
 from colabkeep.core.errors import StoreUnavailable
 from colabkeep.core.rate_limits import Budget, Limit
-from colabkeep.stores.base import Receipt, Source
+from colabkeep.stores.base import Entry, Receipt, Source
 from colabkeep.stores.shared.retry import Patience
 
 MOMENT = 1.0
@@ -55,12 +55,10 @@ def place(url: str, start: str) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(Entry):
     """What a hub states about a file: its size in bytes, git's name for it (of a large file: for its pointer), and the
     SHA-256 of its bytes, None where it told none. `large`: does git keep a pointer only? None: not known."""
 
-    name: str
-    size: int
     git: str
     sha256: str | None
     large: bool | None

@@ -112,8 +112,10 @@ class HubStore(RemoteStore[Fact]):
 
     def put(self, name: str, source: Source) -> Receipt:
         check_name(name)
-        self._see_repository()
-        if name in self._waiting or (name not in self._doomed and self._is_taken(name)):
+        with self._turn:
+            self._head = self._hub.prepare() if self._head is None else self._head
+        known = name in self._doomed or self._listings.lacks(name)  # that it is free
+        if name in self._waiting or (not known and name in self._hub.facts([name])):
             raise taken(name, self._url)
         with self._hub.upload(name, source) as addition:
             waits = self._hub.batches and (
@@ -179,14 +181,6 @@ class HubStore(RemoteStore[Fact]):
 
     def _states(self, receipt: Receipt) -> bool | None:
         return self._hub.states(receipt, self._listings.known(receipt.name))
-
-    def _is_taken(self, name: str) -> bool:
-        return not self._listings.lacks(name) and name in self._hub.facts([name])
-
-    def _see_repository(self) -> None:
-        with self._turn:
-            if self._head is None:
-                self._head = self._hub.prepare()
 
     def _commit(self, addition: Addition | None = None) -> None:
         """Commit what waits, and the addition.
