@@ -140,19 +140,17 @@ class RunReport(figures.Plotted):
             "folder": run.folder,
         }
 
-    def plot(self, *, interactive: bool = False) -> Any:
+    def plot(self) -> Any:
         """The loss over all sessions and what was measured, and how far each session came in which hours: a matplotlib
-        Figure. `interactive`: the curves as a plotly Figure.
+        Figure.
 
         Raises:
-            MissingDependency: that library is not installed.
+            MissingDependency: matplotlib is not installed.
         """
         run = self.run_history
         curves = figures.Curves(run=run.run, points=run.points, logged=run.logged, resumed_at=run.resumed_at)
         shown = figures.plots([curves])
-        if interactive:
-            return figures.interactive(run.run, shown)
-        figure = figures.static(run.run, shown, more=1)
+        figure = figures.drawn(run.run, shown, more=1)
         hours = figure.add_subplot(len(shown) + 1, 1, len(shown) + 1)
         begin = min((session.began for session in run.sessions if session.began is not None), default=0.0)
         for session in run.sessions:
