@@ -29,18 +29,18 @@ from colabkeep.core.rate_limits import Budget, Limit
 from colabkeep.core.system import Environment
 from colabkeep.core.timeouts import within
 from colabkeep.stores.base import Receipt, Source, StoreContext, changed, shown
-from colabkeep.stores.hub.lfs import (
+from colabkeep.stores.hub.store import (
     MOMENT,
     POINTER_BYTES,
     TIMEOUTS,
     Addition,
     Fact,
+    HubStore,
     git_digest,
     is_pointer_to,
     place,
     read_pointer,
 )
-from colabkeep.stores.hub.store import HubStore
 from colabkeep.stores.shared.process import Process
 from colabkeep.stores.shared.retry import Asking, Patience, Words, checked
 from colabkeep.stores.shared.streaming import digest_of, download

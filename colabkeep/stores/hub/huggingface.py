@@ -17,8 +17,7 @@ from colabkeep.core.timeouts import within
 from colabkeep.stores.base import Receipt, Source, StoreContext, changed, shown
 from colabkeep.stores.fsspec.backend import Backend, Kind
 from colabkeep.stores.fsspec.store import FsspecStore
-from colabkeep.stores.hub.lfs import MOMENT, TIMEOUTS, Addition, Fact, Moved, git_digest, place
-from colabkeep.stores.hub.store import HubStore
+from colabkeep.stores.hub.store import MOMENT, TIMEOUTS, Addition, Fact, HubStore, Moved, git_digest, place
 from colabkeep.stores.shared.retry import Asking, Patience, Words, checked, quiet
 from colabkeep.stores.shared.streaming import SourceReader, download
 
