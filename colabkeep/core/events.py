@@ -170,7 +170,11 @@ class Durability:
 def assess(standings: Sequence[CheckpointDurability], place: Place, seconds: float) -> Durability:
     """The figure. `seconds`: how long the run has been trained by now."""
     newest_first = sorted(standings, key=lambda each: (each.step, each.seconds), reverse=True)
-    safe = None if place.persists is False else _newest_safe(newest_first, place)
+    safe = None
+    if place.persists is not False:
+        at_top = (each for each in newest_first if LEVELS.index(each.level) >= LEVELS.index(place.top))
+        # What the place says nothing of counts where nothing else does, and is called what it is.
+        safe = next(at_top, None) or next((each for each in newest_first if each.level == "unknown"), None)
     return Durability(
         place=place,
         lost_seconds=max(0.0, seconds - (safe.seconds if safe is not None else 0.0)),
@@ -190,12 +194,6 @@ def has_arrived(level: str, top: CheckpointLevel) -> bool:
     """Is it as durable as it can become where `top` is the highest level? A place that says "unknown" of what is there
     may never say more."""
     return level == "unknown" or (level in LEVELS and LEVELS.index(level) >= LEVELS.index(top))
-
-
-def _newest_safe(newest_first: Sequence[CheckpointDurability], place: Place) -> CheckpointDurability | None:
-    at_top = (each for each in newest_first if LEVELS.index(each.level) >= LEVELS.index(place.top))
-    # What the place says nothing of counts where nothing else does, and is called what it is.
-    return next(at_top, None) or next((each for each in newest_first if each.level == "unknown"), None)
 
 
 # Events are delivered on the training thread, in order, between two steps. Steps are many: an observer that does not

@@ -49,7 +49,10 @@ class Card:
 def cards() -> tuple[Card, ...]:
     """All of them, in the order of the table."""
     text = Path(__file__).with_name("cards.json").read_text(encoding="utf-8")
-    return tuple(Card(**{name: _frozen(value) for name, value in record.items()}) for record in json.loads(text))
+    known: list[dict[str, Any]] = json.loads(text)
+    for record in known:
+        record |= {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
+    return tuple(Card(**record) for record in known)
 
 
 def find_card(accelerator: Accelerator) -> Card | None:
@@ -62,7 +65,8 @@ def find_card(accelerator: Accelerator) -> Card | None:
     slice_ = _MIG.search(accelerator.name)
     name = _MIG.sub("", accelerator.name)
     words = _words(name)
-    found = [card for card in cards() if card.kind == accelerator.kind and _is_named(card, words)]
+    of_kind = (card for card in cards() if card.kind == accelerator.kind and words)
+    found = [card for card in of_kind if words in map(_words, card.names)]
     found = [card for card in found if accelerator.capability in (None, card.capability)]
     virtual = _VIRTUAL.search(name)
     told = accelerator.memory_bytes if slice_ is None and virtual is None else None
@@ -109,10 +113,6 @@ def _words(name: str) -> tuple[str, ...]:
     return tuple(word for word in words if word and not _NOISE.fullmatch(word))
 
 
-def _is_named(card: Card, words: tuple[str, ...]) -> bool:
-    return bool(words) and words in {_words(name) for name in card.names}
-
-
 def _sold_mib(name: str) -> float | None:
     """The memory that a name speaks of, in MiB."""
     sold = _SOLD.search(_VIRTUAL.sub("", name))
@@ -144,10 +144,6 @@ def _part(card: Card, name: str, gb: float, compute: float) -> Card:
     )
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 # A weighted geometric mean of three figures, each relative to the T4's: matrix products at the precision that will be
 # used, plain 32-bit arithmetic, and memory bandwidth. Checked against published measurements (Lambda's benchmark of
 # 2022, commit a5681044, and three smaller sets): the order of the cards comes out right (rank correlation of 0.92 or
@@ -162,7 +158,8 @@ UNCERTAINTY = 0.3
 
 def score(card: Card, workload: Workload) -> float | None:
     """The expected speed, T4 = 1; None where the figures are not known or not comparable (TPU, XPU, NPU)."""
-    matrix = _matrix_tflops(card)
+    # Without tensor cores half precision is no faster: measured on P100, P4 and GTX 10, against their data sheets.
+    matrix = card.fp32_tflops if card.tensor_tflops == 0 else card.tensor_tflops
     if card.kind != "cuda" or matrix is None or card.fp32_tflops is None or card.bandwidth_gb_s is None:
         return None
     for_matrix, for_fp32, for_bandwidth = _WEIGHTS[workload]
@@ -198,11 +195,6 @@ _WEIGHTS: Mapping[Workload, tuple[float, float, float]] = {
     "rnn": (0.28, 0.14, 0.58),
 }
 _TIERS = (("S", 4.0), ("A", 1.3), ("B", 0.8), ("C", 0.3), ("D", 0.0))
-
-
-def _matrix_tflops(card: Card) -> float | None:
-    """Without tensor cores half precision is no faster: measured on P100, P4 and GTX 10, against their data sheets."""
-    return card.fp32_tflops if card.tensor_tflops == 0 else card.tensor_tflops
 
 
 # Only the part that does not depend on the data: weights, gradients, optimizer state. Activations come on top and grow

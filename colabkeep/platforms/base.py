@@ -14,23 +14,6 @@ from typing import Any, Literal, TypeAlias
 from colabkeep.core.errors import SecretError
 from colabkeep.core.system import Environment
 
-__all__ = [
-    "FOLDER",
-    "Confidence",
-    "Copied",
-    "DefaultStorage",
-    "Menus",
-    "Platform",
-    "SessionLimits",
-    "file_system",
-    "front_end",
-    "in_folder",
-    "is_container",
-    "is_set",
-    "may_vanish",
-    "mounts",
-]
-
 FOLDER = "colabkeep-runs"
 """The folder that runs are kept in, on every platform."""
 

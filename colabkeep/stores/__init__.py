@@ -23,7 +23,8 @@ lasting store behind) of these; "a + b" is a pair too."""
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """`opener` is "module:function", called with the URL; `missing` is the remedy when it cannot be imported.
+    """`opener` is "module:function", called with the URL; `missing` is the remedy when it cannot be imported (of a
+    service's client its own module says what to install).
 
     `signs_in`: it is called with the `StoreContext`, too. `far`: saves do not wait for it, this machine's disk goes in
     front. The scheme "*" is any other; its opener gives None for one that it does not know either.
@@ -31,45 +32,21 @@ class _Part:
 
     scheme: str
     opener: str
-    missing: str
+    missing: str = "Folders need a POSIX system: Linux, macOS or WSL."
     signs_in: bool = False
     far: bool = False
 
 
 _PARTS = (
-    _Part("file", "colabkeep.stores.local:open_url", "Folders need a POSIX system: Linux, macOS or WSL."),
-    _Part(
-        "mounted",
-        "colabkeep.stores.colab_drive:open_url",
-        "Folders need a POSIX system: Linux, macOS or WSL.",
-        signs_in=True,
-        far=True,
-    ),
-    _Part(
-        "drive",
-        "colabkeep.stores.drive:open_url",
-        "Install colabkeep again: google-auth or requests is missing.",
-        signs_in=True,
-        far=True,
-    ),
+    _Part("file", "colabkeep.stores.local:open_url"),
+    _Part("mounted", "colabkeep.stores.colab_drive:open_url", signs_in=True, far=True),
+    _Part("drive", "colabkeep.stores.drive:open_url", signs_in=True, far=True),
     # Not far: it gathers everything on this machine's disk by itself.
-    _Part("kaggle", "colabkeep.stores.kaggle:open_url", 'Run: pip install "colabkeep[kaggle]"', signs_in=True),
-    _Part("memory", "colabkeep.stores.memory:open_url", "Install colabkeep again: a part of it is missing."),
-    _Part(
-        "hf",
-        "colabkeep.stores.hub.huggingface:open_url",
-        'Run: pip install "colabkeep[hf]"',
-        signs_in=True,
-        far=True,
-    ),
-    _Part(
-        "aistudio",
-        "colabkeep.stores.hub.aistudio:open_url",
-        'Run: pip install "colabkeep[aistudio]"',
-        signs_in=True,
-        far=True,
-    ),
-    _Part("*", "colabkeep.stores.fsspec.store:open_url", 'Run: pip install "colabkeep[s3]"', far=True),  # the last
+    _Part("kaggle", "colabkeep.stores.kaggle:open_url", signs_in=True),
+    _Part("memory", "colabkeep.stores.memory:open_url"),
+    _Part("hf", "colabkeep.stores.hub.huggingface:open_url", signs_in=True, far=True),
+    _Part("aistudio", "colabkeep.stores.hub.aistudio:open_url", signs_in=True, far=True),
+    _Part("*", "colabkeep.stores.fsspec.store:open_url", far=True),  # the last
 )
 
 _PLUS = re.compile(r" \+ (?=/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)  # how a pair of stores says its url

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import sys
 import time
 import webbrowser
@@ -80,13 +79,9 @@ def main(words: argparse.Namespace) -> int:
 def _client(file: str | None) -> OAuthClient:
     if file is None:
         _tell(SET_UP)
-        if not sys.stdin.isatty():
-            raise UsageError(
-                problem="It is not said which OAuth client to ask for.", remedy="Name its file: --client FILE."
-            )
-        _tell("Or type its two values here.")
-        client_id = _line("Client ID: ")
-        return OAuthClient(id=client_id, secret=getpass.getpass("Client secret: ", stream=sys.stderr).strip())
+        raise UsageError(
+            problem="It is not said which OAuth client to ask for.", remedy="Name its file: --client FILE."
+        )
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -136,7 +131,12 @@ def _ask_for_address(address: str) -> str:
         "The browser then shows a page that cannot be reached. That is right: copy its whole address, which begins "
         "with http://127.0.0.1, and paste it here."
     )
-    return _line("Address: ")
+    sys.stderr.write(said("Address: "))
+    sys.stderr.flush()
+    line = sys.stdin.readline().strip()
+    if not line:
+        raise UsageError(problem="Nothing was typed in.", remedy="Run `colabkeep auth` again.")
+    return line
 
 
 def _warn(secret: UserSecret, now: float) -> None:
@@ -151,15 +151,6 @@ def _warn(secret: UserSecret, now: float) -> None:
             f"WARNING: this consent ends on {day}, in {(secret.expires - now) / 86400:.0f} days. To have one that "
             "lasts: https://console.cloud.google.com/auth/audience > Publish app, and then `colabkeep auth` again."
         )
-
-
-def _line(prompt: str) -> str:
-    sys.stderr.write(said(prompt))
-    sys.stderr.flush()
-    line = sys.stdin.readline()
-    if not line.strip():
-        raise UsageError(problem="Nothing was typed in.", remedy="Run `colabkeep auth` again.")
-    return line.strip()
 
 
 def _tell(text: str) -> None:

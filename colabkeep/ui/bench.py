@@ -90,7 +90,11 @@ def bench_saves(
         if moving is not None:
             moving.show(said(f"measuring: {plain(doing, limit=100)} …"))
 
-    load = None if run is not None or live else _load_of(size)
+    load = None
+    if size is not None:
+        load = Load(bytes=read_size("size", size), source="as you said")
+    elif run is None:
+        load = Load(bytes=read_size("size", _SIZE), source="an example: say how large yours is, or name its run")
     if live:
         watch("copying these objects")
         load = live_load(live, clock)
@@ -120,12 +124,6 @@ class Load:
     source: str
     stall: float | None = None
     grows: bool = False
-
-
-def _load_of(size: Any) -> Load:
-    if size is None:
-        return Load(bytes=read_size("size", _SIZE), source="an example: say how large yours is, or name its run")
-    return Load(bytes=read_size("size", size), source="as you said")
 
 
 def _newest(repository: Repository) -> Load:

@@ -31,7 +31,7 @@ from colabkeep.session.open import RunArguments, asked_for, find_store
 from colabkeep.session.prune import plan_prune, prune
 from colabkeep.session.weights import choose
 from colabkeep.stores.base import BytesSource, Store
-from colabkeep.ui import auth, copy, demo, export, records, text
+from colabkeep.ui import auth, demo, export, records, text
 from colabkeep.ui.figures import Plotted
 from colabkeep.ui.terminal import MovingLine
 from colabkeep.ui.trainers import FORMATS, KERAS_NAMES
@@ -179,7 +179,6 @@ def _parser() -> argparse.ArgumentParser:
     compared.add_argument("--mode", choices=("min", "max"), help="is less of it better, or more?")
     for each in (told, compared):
         each.add_argument("--html", metavar="FILE", help="write it as a page instead of printing it")
-        each.add_argument("--interactive", action="store_true", help="a page whose curves can be zoomed (plotly)")
         each.add_argument("--force", action="store_true", help="replace a file that exists")
     verify = command("verify", _verify)
     verify.add_argument("run", nargs="?", type=_name, help="the run's name (default: all runs)")
@@ -204,7 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     for each in (exported, pruned):
         each.add_argument("--monitor", default="val_loss", help="the metric that says what is best (default: val_loss)")
         each.add_argument("--mode", choices=("min", "max"), default="min", help="is less of it better, or more?")
-    copy.add_arguments(command("copy", _copy, storage=False), _name)
+    _add_copying(command("copy", _copy, storage=False))
     doctor = command("doctor", _doctor, storage=False)
     doctor.add_argument("--probe", action="store_true", help="where it is in doubt, try the GPU (may take a minute)")
     doctor.add_argument(
@@ -221,6 +220,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_keeping(command("keep", _keep))
     demo.add_arguments(command("demo", _demo, storage=False))
     return parser
+
+
+def _add_copying(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", help="the storage to copy from: a folder or URL")
+    parser.add_argument("target", help="the storage to copy to")
+    parser.add_argument("--run", type=_name, metavar="NAME", help="only this run (default: all runs)")
+    parser.add_argument("--as", dest="new_name", type=_name, metavar="NAME", help="what the copy is called")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be copied")
 
 
 def _add_keeping(parser: argparse.ArgumentParser) -> None:
@@ -294,15 +301,11 @@ def _compare(words: argparse.Namespace) -> int:
 
 def _plotted(words: argparse.Namespace, name: str, make: Callable[[Store, str], Plotted]) -> int:
     """Print a report, or write it as a page, whose file is called `name` in a folder."""
-    if words.html is None and words.interactive:
-        raise UsageError(
-            problem="--interactive needs a page to be in.", remedy=f"Name its file, too: --html {name} --interactive"
-        )
     page = None if words.html is None else export.Target(words.html, force=words.force, name=name)
     with closing(find_store(words.storage)) as store:
         found = make(store, asked_for(words.storage))
     if page is not None:
-        page.write(BytesSource(found.to_html(interactive=words.interactive).encode(errors="replace")))
+        page.write(BytesSource(found.to_html().encode(errors="replace")))
     _print(words, found.to_dict(), found.lines() if page is None else [f"{page.path}: {found.title}"])
     return 0
 
@@ -371,18 +374,17 @@ def _copy(words: argparse.Namespace) -> int:
     """copy runs to another storage or another name, and verify each file there; --dry-run says what would be copied"""
     progress = _Progress("copying", quiet=words.json or not sys.stderr.isatty())
     try:
-        record = copy.copy_record(words, progress.of)
+        record = records.copy_record(words, progress.of)
     finally:
         progress.end()
-    _print(words, record, copy.copied_lines(record))
-    return copy.copy_status(record)
+    _print(words, record, text.copied_lines(record))
+    return records.copy_status(record)
 
 
 def _keep(words: argparse.Namespace) -> int:
     """run a program while the folder that it writes is kept: put back first, then whole versions of it"""
     from colabkeep.keep.command import check_program, run_program
     from colabkeep.keep.wiring import FolderArguments, wire_folder
-    from colabkeep.session.open import RunArguments
     from colabkeep.ui.panel.displays import displays
 
     check_program(words.program)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -66,14 +66,12 @@ def compare(
     """
     store = find_store(storage)
     try:
-        return compare_in(store, [runs] if isinstance(runs, str) else _listed(runs), metric, mode, asked_for(storage))
+        given: Any = runs
+        patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+        return compare_in(store, patterns, metric, mode, asked_for(storage))
     finally:
         if store is not storage:
             store.close()
-
-
-def _listed(runs: Any) -> list[Any]:
-    return list(runs) if isinstance(runs, Iterable) else [runs]
 
 
 def compare_in(
@@ -180,9 +178,7 @@ class Comparison(figures.Plotted):
                     "step": row.history.totals.steps,
                     "epochs": row.epochs,
                     "trained_seconds": row.history.totals.trained,
-                    "best": None
-                    if row.best is None
-                    else {"value": row.best.value, "epoch": row.best.epoch, "step": row.best.step},
+                    "best": None if row.best is None else asdict(row.best),
                     "last": finite_or_text(row.last),
                     "settings": finite_or_text(row.settings),
                     "losses": plain_points(row.history.points),
@@ -191,18 +187,21 @@ class Comparison(figures.Plotted):
             ],
         }
 
-    def plot(self, *, interactive: bool = False) -> Any:
-        """The curves of the runs over each other: a matplotlib Figure; `interactive`, a plotly Figure.
+    def plot(self) -> Any:
+        """The curves of the runs over each other: a matplotlib Figure.
 
         Raises:
-            MissingDependency: that library is not installed.
+            MissingDependency: matplotlib is not installed.
         """
-        shown = figures.plots([row.curves for row in self.rows[: len(curve.COLOURS)]])
-        title = f"{len(self.rows)} runs"
-        return figures.interactive(title, shown) if interactive else figures.static(title, shown)
+        return figures.drawn(f"{len(self.rows)} runs", figures.plots([row.curves for row in self._drawn]))
+
+    @property
+    def _drawn(self) -> Sequence[Compared]:
+        """As many of the best as there are colours."""
+        return self.rows[: len(curve.COLOURS)]
 
     def _repr_html_(self) -> str:
-        drawn = self.rows[: len(curve.COLOURS)]
+        drawn = self._drawn
         colours = [f"color:{ink}" for ink in curve.COLOURS]
         rows = [
             (Markup(f'<span style="{style}">●</span> {draw.escape(cells[0], 200)}'), *cells[1:])

@@ -274,17 +274,14 @@ def _axes(plot: _Plot) -> Iterator[str]:
     for step in steps or [plot.first]:
         x = plot.x(step)
         anchor = "start" if x < plot.left + 12 else "end" if x > plot.right - 20 else "middle"
-        yield _text(x, plot.bottom + 23, _step_text(int(step)), anchor=anchor)
+        told = f"{step:,.0f}" if step < 100_000 else f"{step / 1000:,.4g}k"
+        yield _text(x, plot.bottom + 23, told, anchor=anchor)
 
 
 def _rule(plot: _Plot, value: float) -> str:
     y = plot.y(value)
     line = f'<path d="M{plot.left:.0f} {y:.1f}H{plot.right:.0f}" stroke="{GREY.paper}"/>'
     return line + _text(plot.left - 5, y + 4, f"{value:.3g}", anchor="end")
-
-
-def _step_text(step: int) -> str:
-    return f"{step:,}" if step < 100_000 else f"{step / 1000:,.4g}k"
 
 
 def _training(plot: _Plot, points: Points, whole: Points) -> Iterator[str]:

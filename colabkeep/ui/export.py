@@ -72,7 +72,8 @@ def export_weights(loaded: Loaded, part: str, target: Target) -> Record:
 def write_tensors(loaded: Loaded, tensors: Mapping[str, HostTensor], target: Target) -> Record:
     """Write tensors of a checkpoint to `target`. Raises StoreError where that fails."""
     manifest = loaded.manifest
-    pack = Pack(_aligned(tensors), {"format": _FORMATS.get(manifest.framework, "np"), **_origin(loaded)})
+    origin = {"colabkeep.run": manifest.run, "colabkeep.checkpoint": manifest.id}
+    pack = Pack(_aligned(tensors), {"format": _FORMATS.get(manifest.framework, "np"), **origin})
     target.write(pack)
     return {
         "file": str(target.path),
@@ -138,7 +139,3 @@ def export_folder(repository: Repository, which: str, out: str | None, said: Cal
 def _aligned(tensors: Mapping[str, HostTensor]) -> dict[str, HostTensor]:
     """The widest dtypes first, so that each tensor lies at a multiple of its element: some readers map the file."""
     return dict(sorted(tensors.items(), key=lambda item: (-DTYPE_BITS[item[1].dtype], item[0])))
-
-
-def _origin(loaded: Loaded) -> dict[str, str]:
-    return {"colabkeep.run": loaded.manifest.run, "colabkeep.checkpoint": loaded.manifest.id}

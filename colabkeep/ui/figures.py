@@ -1,6 +1,4 @@
-"""The curves of one run or several as figures: with matplotlib, to be looked at and kept; with plotly, to be zoomed in
-and pointed at.
-"""
+"""The curves of one run or several as figures of matplotlib, to be looked at and kept."""
 
 from __future__ import annotations
 
@@ -104,14 +102,21 @@ def _training(run: Curves, colour: str, *, single: bool) -> Iterator[Line]:
     yield Line(name=name, points=smoothed(run.points) if smooth else run.points, colour=colour)
 
 
-def static(title: str, shown: Sequence[Plot], *, more: int = 0) -> Any:
+def drawn(title: str, shown: Sequence[Plot], *, more: int = 0) -> Any:
     """A matplotlib Figure, with room for `more` plots below.
 
     Raises:
         MissingDependency: matplotlib is not installed.
     """
+    try:
+        make = import_module("matplotlib.figure").Figure
+    except ImportError as error:
+        raise MissingDependency(
+            problem="The plot needs matplotlib, which is not installed. The report itself needs nothing.",
+            remedy="pip install matplotlib",
+        ) from error
     rows = len(shown) + more
-    figure = _needed("matplotlib.figure").Figure(figsize=(8, 1.0 + 2.2 * rows), layout="constrained")
+    figure = make(figsize=(8, 1.0 + 2.2 * rows), layout="constrained")
     for row, plot in enumerate(shown, 1):
         axes = figure.add_subplot(rows, 1, row)
         for line in plot.lines:
@@ -131,76 +136,22 @@ def static(title: str, shown: Sequence[Plot], *, more: int = 0) -> Any:
     return figure
 
 
-def interactive(title: str, shown: Sequence[Plot]) -> Any:
-    """A plotly Figure: to be zoomed in, with the values under the pointer, and curves that a click on a name hides.
-
-    Raises:
-        MissingDependency: plotly is not installed.
-    """
-    make = _needed("plotly.subplots").make_subplots
-    curve = import_module("plotly.graph_objects").Scatter
-    figure = make(rows=len(shown), cols=1, shared_xaxes=True, vertical_spacing=0.06)
-    for row, plot in enumerate(shown, 1):
-        place = {"row": row, "col": 1}
-        for line in plot.lines:
-            mode = "lines+markers" if line.measured else "lines"
-            width, opacity = (1, 0.4) if line.faint else (2, 1.0)
-            look = {"line": {"color": line.colour, "width": width}, "opacity": opacity}
-            figure.add_trace(curve(x=line.steps, y=line.values, name=_escaped(line.name), mode=mode, **look), **place)
-        for step in plot.resumed_at:
-            figure.add_vline(x=step, line={"dash": "dot", "color": "purple", "width": 1}, **place)
-        log, *ends = plot.axis
-        reach = [math.log10(end) for end in ends] if log else ends
-        kind = "log" if log else "linear"
-        figure.update_yaxes(title_text=_escaped(plot.title), type=kind, range=reach, **place)
-    figure.update_xaxes(title_text="step", row=len(shown), col=1)
-    height = 160 + 260 * len(shown)
-    title = _escaped(plain(title, limit=80))
-    figure.update_layout(title=title, height=height, hovermode="x unified", template="plotly_white")
-    return figure
-
-
 class Plotted(Report):
-    """A report with curves."""
+    """A report with curves, which is a page too."""
 
     title: str
-
-    def plot(self, *, interactive: bool = False) -> Any:
-        """The curves as a figure."""
-        raise NotImplementedError
 
     def _repr_html_(self) -> str:
         raise NotImplementedError
 
-    def to_html(self, *, interactive: bool = False) -> str:
-        """The report as a page of its own. `interactive`: with curves to be zoomed in, by plotly, whose script, some
-        5 MB, is in it.
-
-        Raises:
-            MissingDependency: plotly is not installed, and is asked for.
-        """
-        more = self.plot(interactive=True).to_html(full_html=False, include_plotlyjs=True) if interactive else ""
+    def to_html(self) -> str:
+        """The report as a page of its own."""
         head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(self.title, limit=200)}</title>'
-        return f"{head}{self._repr_html_()}{more}</html>\n"
-
-
-def _needed(module: str) -> Any:
-    package = module.partition(".")[0]
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MissingDependency(
-            problem=f"The plot needs {package}, which is not installed. The report itself needs nothing.",
-            remedy=f"pip install {package}",
-        ) from error
+        return f"{head}{self._repr_html_()}</html>\n"
 
 
 def _plain(text: str) -> str:
     return text.replace("$", r"\$")  # which would begin mathematics
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")  # plotly reads some tags
 
 
 def _png(figure: Any) -> bytes:

@@ -18,7 +18,7 @@ def load(shell: Any) -> None:
     """Register the magic in an IPython shell and show the check. Loading again does the same again."""
     shell.register_magic_function(_colabkeep, magic_kind="line", magic_name=_NAME)
     try:
-        _show_check()
+        import_module("IPython.display").display(examine())
     except Exception as error:  # noqa: BLE001  # a notebook's start goes on, and sees what failed
         failed = (
             f"colabkeep: the check failed ({type(error).__name__}: {error}). You can start training anyway; "
@@ -30,10 +30,6 @@ def load(shell: Any) -> None:
 def unload(shell: Any) -> None:
     """Take the magic away again."""
     shell.magics_manager.magics["line"].pop(_NAME, None)
-
-
-def _show_check() -> None:
-    import_module("IPython.display").display(examine())
 
 
 def _colabkeep(line: str) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeAlias
 
 from colabkeep.checkpoint.compaction import unfolded
 from colabkeep.checkpoint.inspect import (
     CheckpointInfo,
     checkpoints,
     durability_of,
+    find_run,
     last_record,
     part_sizes,
     run_names,
@@ -21,12 +23,16 @@ from colabkeep.checkpoint.inspect import (
 )
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.verify import Finding, audit
-from colabkeep.core.errors import CheckpointDamaged, CheckpointNotFound, CheckpointUnsupported
+from colabkeep.core.arguments import checked_run_name
+from colabkeep.core.errors import CheckpointDamaged, CheckpointNotFound, CheckpointUnsupported, UsageError
 from colabkeep.core.events import Durability
 from colabkeep.core.manifest import FOLDER, Manifest, stored_proof
+from colabkeep.core.system import SystemClock
 from colabkeep.keep.session import KeptFolder
 from colabkeep.keep.tree import Entry
 from colabkeep.keep.version import table_of
+from colabkeep.session.copy import Copied, copy_run, plan_copy
+from colabkeep.session.open import find_store
 from colabkeep.session.prune import PrunePlan
 from colabkeep.stores.base import Store
 from colabkeep.ui.panel.state import end_of
@@ -81,31 +87,27 @@ def show_record(repository: Repository, id: str | None) -> Record:
         CheckpointDamaged, CheckpointUnsupported: its manifest cannot be read.
     """
     with repository.one_look():
-        return _shown(repository, id)
-
-
-def _shown(repository: Repository, id: str | None) -> Record:
-    found = checkpoints(repository)
-    if id is None:
-        chosen = next((info.manifest for info in found if info.manifest is not None), None)
-    elif id in {info.id for info in found}:
-        chosen = repository.manifest(id)
-    else:
-        raise CheckpointNotFound(
-            problem=f"The run {repository.run!r} has no checkpoint {id!r}.",
-            remedy=f"`colabkeep show {repository.run}` lists those it has.",
-        )
-    durability = durability_of(repository)
-    return {
-        "name": repository.run,
-        "storage": repository.store.url,
-        "folder": repository.folder,
-        "created": run_record(repository).get("created"),
-        "sessions": [{name: lease.get(name) for name in _SESSION} for lease in sessions(unfolded(repository))],
-        "checkpoints": _on_levels([_full(info) for info in found], durability),
-        "durability": durability_record(durability),
-        "checkpoint": None if chosen is None else _inside(repository, chosen),
-    }
+        found = checkpoints(repository)
+        if id is None:
+            chosen = next((info.manifest for info in found if info.manifest is not None), None)
+        elif id in {info.id for info in found}:
+            chosen = repository.manifest(id)
+        else:
+            raise CheckpointNotFound(
+                problem=f"The run {repository.run!r} has no checkpoint {id!r}.",
+                remedy=f"`colabkeep show {repository.run}` lists those it has.",
+            )
+        durability = durability_of(repository)
+        return {
+            "name": repository.run,
+            "storage": repository.store.url,
+            "folder": repository.folder,
+            "created": run_record(repository).get("created"),
+            "sessions": [{name: lease.get(name) for name in _SESSION} for lease in sessions(unfolded(repository))],
+            "checkpoints": _on_levels([_full(info) for info in found], durability),
+            "durability": durability_record(durability),
+            "checkpoint": None if chosen is None else _inside(repository, chosen),
+        }
 
 
 def kept_record(kept: KeptFolder, status: int) -> Record:
@@ -142,6 +144,77 @@ def prune_record(repository: Repository, plan: PrunePlan, *, dry_run: bool, caug
 def verify_record(store: Store, names: list[str], watch: Callable[[str, int, int], None]) -> Record:
     """Every file of the runs read again. `watch` is called with run, files and bytes done so far, as it goes on."""
     return {"runs": [_verified(Repository(store, name), watch) for name in names]}
+
+
+CopyWatch: TypeAlias = Callable[[str], Callable[[str, int], None]]
+"""By the name of a run, what is called with the name and the bytes of each of its files."""
+
+
+def copy_record(words: argparse.Namespace, watch: CopyWatch) -> Record:
+    """Copy, and say what was copied. `watch` is told how far it is.
+
+    Raises:
+        UsageError: a new name for more than one run, or a target that is not a copy.
+        CheckpointNotFound: there is no such run, or none at all.
+        ColabKeepError: as `copy_run`.
+    """
+    source = find_store(words.source)
+    try:
+        names = run_names(source) if words.run is None else [find_run(source, words.run).run]
+        if not names:
+            raise CheckpointNotFound(
+                problem=f"There is nothing to copy: {source.url} has no runs.", remedy="Is that the right place?"
+            )
+        if words.new_name is not None and len(names) > 1:
+            raise UsageError(
+                problem=f"{source.url} has {len(names)} runs, and they cannot all be called {words.new_name!r}.",
+                remedy="Say which one: --run NAME --as NAME.",
+            )
+        target = find_store(words.target)
+        try:
+            return {
+                "dry_run": words.dry_run,
+                "runs": [_copied_run(words, source, target, name, watch) for name in names],
+            }
+        finally:
+            target.close()
+    finally:
+        source.close()
+
+
+def _copied_run(words: argparse.Namespace, source: Store, target: Store, name: str, watch: CopyWatch) -> dict[str, Any]:
+    new_name = name if words.new_name is None else checked_run_name(words.new_name)
+    old, new = Repository(source, name), Repository(target, new_name)
+    if words.dry_run:
+        return _copied(old, new, plan_copy(old, new))
+    return _copied(old, new, copy_run(old, new, SystemClock(), watch(name)))
+
+
+def _copied(old: Repository, new: Repository, found: Copied) -> dict[str, Any]:
+    return {
+        "name": old.run,
+        "new_name": new.run,
+        "source": old.store.url,
+        "target": new.store.url,
+        "checkpoints": list(found.checkpoints),
+        "left_out": dict(found.left_out),
+        "newer": sorted(found.newer),
+        "files": found.written,
+        "there": found.there,
+        "bytes": found.bytes,
+        "verified": found.arrived,
+        "trouble": found.trouble,
+    }
+
+
+def copy_status(record: Record) -> int:
+    """0: all is there. 1: damaged checkpoints were left out. 4: not verified. 5: newer ones were left out."""
+    runs = record["runs"]
+    if not record["dry_run"] and not all(run["verified"] for run in runs):
+        return 4
+    if any(set(run["left_out"]) - set(run["newer"]) for run in runs):
+        return 1
+    return 5 if any(run["newer"] for run in runs) else 0
 
 
 def _on_levels(records: list[dict[str, Any]], durability: Durability) -> list[dict[str, Any]]:

@@ -140,19 +140,17 @@ class RunReport(figures.Plotted):
             "folder": run.folder,
         }
 
-    def plot(self, *, interactive: bool = False) -> Any:
+    def plot(self) -> Any:
         """The loss over all sessions and what was measured, and how far each session came in which hours: a matplotlib
-        Figure. `interactive`: the curves as a plotly Figure.
+        Figure.
 
         Raises:
-            MissingDependency: that library is not installed.
+            MissingDependency: matplotlib is not installed.
         """
         run = self.run_history
         curves = figures.Curves(run=run.run, points=run.points, logged=run.logged, resumed_at=run.resumed_at)
         shown = figures.plots([curves])
-        if interactive:
-            return figures.interactive(run.run, shown)
-        figure = figures.static(run.run, shown, more=1)
+        figure = figures.drawn(run.run, shown, more=1)
         hours = figure.add_subplot(len(shown) + 1, 1, len(shown) + 1)
         begin = min((session.began for session in run.sessions if session.began is not None), default=0.0)
         for session in run.sessions:
@@ -256,14 +254,10 @@ def _folder_sentence(run: RunHistory) -> str:
     """Of another program's folder: its versions, and how often something after a version was lost."""
     total = run.totals
     in_all = "1 session" if total.sessions == 1 else f"{total.sessions} sessions over {duration_text(total.wall)}"
-    lost = sum(_was_lost(before) for before in run.sessions[:-1])
+    lost = sum(before.stopped is None for before in run.sessions[:-1])
     cut = "None of them was cut off" if not lost else f"{lost} of them cut off, and what was not kept yet was lost"
     versions = "1 version" if total.saves == 1 else f"{total.saves} versions"
     return f"{versions}, {size_text(total.written)} written, in {in_all}. {cut}."
-
-
-def _was_lost(session: SessionHistory) -> bool:
-    return session.stopped is None
 
 
 def _session_rows(run: RunHistory) -> list[tuple[str, ...]]:
@@ -283,7 +277,7 @@ def _lost(session: SessionHistory, before: SessionHistory | None, saved: Mapping
     """What a session of a folder found lost: what the program did after the version that came back."""
     if before is None:
         return ""
-    if not _was_lost(before):
+    if before.stopped is not None:
         return "nothing"
     if session.resumed_from is None:
         return "nothing: its files were there still" if session.resumed_at is None else "all that was not kept"

@@ -45,17 +45,15 @@ class FitResult(fit.FitResult):
         words = {each.name: getattr(result, each.name) for each in fields(result)}
         return cls(**{**words, "checkpoints": Checkpoints(result.checkpoints)})
 
-    def plot(self, *, interactive: bool = False) -> Any:
-        """The loss over all sessions and what was measured each epoch: a matplotlib Figure; `interactive`, a plotly
-        Figure, to be zoomed in.
+    def plot(self) -> Any:
+        """The loss over all sessions and what was measured each epoch: a matplotlib Figure.
 
         Raises:
-            MissingDependency: that library is not installed.
+            MissingDependency: matplotlib is not installed.
         """
-        shown = figures.plots(
-            [figures.Curves(run=self.run_name, points=self.losses, logged=self.history, resumed_at=self.resumed_at)]
-        )
-        return figures.interactive(self.run_name, shown) if interactive else figures.static(self.run_name, shown)
+        name, logged = self.run_name, self.history
+        curves = figures.Curves(run=name, points=self.losses, logged=logged, resumed_at=self.resumed_at)
+        return figures.drawn(name, figures.plots([curves]))
 
     def __repr__(self) -> str:
         best = (

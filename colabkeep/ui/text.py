@@ -112,6 +112,24 @@ def pruned_lines(record: Record) -> Iterator[str]:
         yield "  The remote storage has not done it yet; the next session does it, or run this command again."
 
 
+def copied_lines(record: Record) -> Iterator[str]:
+    """For people."""
+    dry = record["dry_run"]
+    for run in record["runs"]:
+        called = "" if run["name"] == run["new_name"] else f" as {plain(run['new_name'])}"
+        count, size = len(run["checkpoints"]), f"{size_text(run['bytes'])} in {run['files']} file(s)"
+        there = f"; {run['there']} file(s) are there already" if run["there"] else ""
+        what = "would be copied" if dry else "copied"
+        yield f"{plain(run['name'])}: {count} checkpoint(s), {size} {what} to {run['target']}{called}{there}"
+        for id, why in run["left_out"].items():
+            yield f"  LEFT OUT {id}: {plain(why)}"
+        if run["verified"]:
+            yield "  Verified: each file there has the bytes that were read here."
+        elif not dry:
+            yield "  NOT VERIFIED: the target has not taken all of it yet. Keep the source, and run this command again."
+            yield from [f"  {plain(run['trouble'])}"] if run["trouble"] else []
+
+
 def exported_lines(record: Record) -> Iterator[str]:
     """What was written where."""
     what = f"{record['tensors']} tensors, {size_text(record['bytes'])}, checkpoint {record['checkpoint']}"

@@ -33,8 +33,12 @@ def to_transformers(loaded: Loaded, part: str, out: str, *, force: bool) -> Reco
             "a run keeps it of the model that a Trainer trains with Resumable.",
             remedy="Leave out --format: the weights are written to one safetensors file, for load_state_dict.",
         )
-    names, leaves = files["names"], weights_of(loaded, part)
-    chosen = plain_weights(loaded, part) if names is None else _chosen(leaves, names)
+    names = files["names"]
+    if names is None:
+        chosen = plain_weights(loaded, part)
+    else:
+        leaves = weights_of(loaded, part)
+        chosen = {name: plain_tensor(own, leaves[own]) for name, own in names.items()}
     folder = Path(out).expanduser().absolute()
     if folder.is_file():
         raise UsageError(problem=f"{folder} is a file; it is untouched.", remedy="Name a folder.")
@@ -44,10 +48,6 @@ def to_transformers(loaded: Loaded, part: str, out: str, *, force: bool) -> Reco
     for name, text in texts.items():
         targets[name].write(BytesSource(text.encode()))
     return {"folder": str(folder), **record}
-
-
-def _chosen(leaves: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, HostTensor]:
-    return {name: plain_tensor(own, leaves[own]) for name, own in names.items()}
 
 
 def to_lightning(loaded: Loaded, part: str, out: str, *, force: bool) -> Record:  # noqa: ARG001  # as the others

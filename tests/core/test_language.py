@@ -52,7 +52,8 @@ AREAS = {
     "check": (("ui/check", "ui/magics.py", "platforms", "core/rate_limits.py", "hardware"), 1.0),
     "command line": (
         (
-            *("ui/cli.py", "ui/text.py", "ui/auth.py", "ui/copy.py", "ui/export.py", "ui/compare.py", "ui/report.py"),
+            *("ui/cli.py", "ui/text.py", "ui/auth.py", "ui/records.py", "ui/export.py", "ui/compare.py"),
+            "ui/report.py",
             *(
                 "ui/gpus.py",
                 "ui/bench.py",

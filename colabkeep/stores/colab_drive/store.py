@@ -280,7 +280,14 @@ class MountedStore(Store):
     def _sweep(self, run: str) -> int:
         parts = run.split("/") if run else []
         abandoned = [
-            spot for spot in self._objects.leftovers(parts) if run in ("", run_of(spot.name)) and self._abandoned(spot)
+            spot
+            for spot in self._objects.leftovers(parts)
+            if run in ("", run_of(spot.name))
+            and (
+                self._objects.given_up(spot.path)
+                or self._clock.time() - spot.modified > _ABANDONED
+                or ask(self._files, spot.path).level == "local"
+            )
         ]
         for spot in abandoned:
             self._objects.remove(spot)
@@ -290,11 +297,6 @@ class MountedStore(Store):
             if run in ("", run_of(spot.name)):
                 self._uploads.adopt(spot)
         return len(abandoned)
-
-    def _abandoned(self, spot: Spot) -> bool:
-        if self._objects.given_up(spot.path) or self._clock.time() - spot.modified > _ABANDONED:
-            return True
-        return ask(self._files, spot.path).level == "local"
 
     def _all_arrived(self) -> bool:
         if self._uploads.waiting():

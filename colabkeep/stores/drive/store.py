@@ -34,7 +34,7 @@ from colabkeep.stores.drive.api import AGAIN, TIMEOUTS, Api, Quota, service_acco
 from colabkeep.stores.drive.files import MARK, Files, FolderGone, Place, RemoteFile, read_place
 from colabkeep.stores.drive.transfer import CHUNK_BYTES, UploadJournal, Uploads, download
 from colabkeep.stores.drive.tree import Copies, MovedFolder, Tree
-from colabkeep.stores.google.account import Account, SignedIn, from_pydrive, is_service_account, sign_in, to_pydrive
+from colabkeep.stores.google.account import Account, SignedIn, from_pydrive, is_service_account, sign_in
 from colabkeep.stores.shared.files import SECONDS
 
 _LARGEST = 5 * 2**40  # bytes; the `maximum` of the upload methods in the discovery document of v3
@@ -218,10 +218,6 @@ class DriveStore(Store):
         """End all waiting, and close the connections."""
         self._closing.set()
         self._account.close()
-
-    def pydrive(self) -> Any:
-        """The same Drive as PyDrive2's `GoogleDrive`, signed in as this store is, for looking around in it."""
-        return to_pydrive(self._account.credentials())
 
     def _pause(self, seconds: float) -> None:
         self._closing.wait(seconds)

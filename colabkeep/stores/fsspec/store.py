@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 import time
@@ -26,10 +25,10 @@ from colabkeep.stores.base import (
     shown,
     taken,
 )
-from colabkeep.stores.fsspec.backend import BLOCK, OTHER, Backend, Kind, block_size, kind_of, restated, stated
+from colabkeep.stores.fsspec.backend import OTHER, Backend, Kind, block_size, kind_of, restated, stated
 from colabkeep.stores.shared.listings import RemoteStore
 from colabkeep.stores.shared.retry import Asking, Patience
-from colabkeep.stores.shared.streaming import Tally, chunks, ranged
+from colabkeep.stores.shared.streaming import Tally, chunks, digest_of, ranged
 
 _MOMENT = 1.0  # seconds that a question about durability may take
 _SMALL = 2**20  # bytes that can be read in such a moment
@@ -211,10 +210,7 @@ class FsspecStore(RemoteStore[Entry]):
 
 def _reads_back(backend: Backend, name: str, sent: Tally | Receipt) -> bool:
     """Are these the bytes that the place gives?"""
-    digest = hashlib.sha256()
-    for start in range(0, sent.size, BLOCK):
-        digest.update(backend.read(name, start, min(start + BLOCK, sent.size)))
-    return digest.hexdigest() == sent.sha256
+    return digest_of(ranged(sent.size, lambda start, end: backend.read(name, start, end))) == sent.sha256
 
 
 _FORCED = "fsspec+"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from colabkeep.core.errors import MissingDependency, PlatformError, SecretError, UsageError
+from colabkeep.core.errors import PlatformError, SecretError, UsageError
 from colabkeep.core.system import Environment
 from colabkeep.stores.base import StoreContext
 
@@ -59,10 +59,6 @@ class Account:
                 self._sessions += [tokens, session]
             self._own.session = session
         return session
-
-    def credentials(self) -> Any:
-        """The google-auth object itself."""
-        return self.session().credentials.inner
 
     def close(self) -> None:
         """Close all connections. A later request opens new ones."""
@@ -324,8 +320,8 @@ def _default(*, with_scope: bool, tried: list[str]) -> Any:
 
 
 # PyDrive2 rests on oauth2client, which was given up in 2018 and cannot sign with today's pyOpenSSL (iterative/PyDrive2,
-# issues 89, 361 and 369). So only the values are taken from its credentials, and only an object of ours is given to it.
-# Nothing of PyDrive2 is imported to recognise what belongs to it.
+# issues 89, 361 and 369). So only the values are taken from its credentials. Nothing of PyDrive2 is imported to
+# recognise what belongs to it.
 
 
 def is_pydrive(given: object) -> bool:
@@ -343,73 +339,24 @@ def from_pydrive(given: Any) -> Any:
             problem="Nobody is signed in to the Google Drive that was given as storage.",
             remedy='Call its sign-in first: gauth.LocalWebserverAuth(). Or write storage="drive://colabkeep".',
         )
-    if isinstance(old, _ForPyDrive):
-        return old.inner
     if callable(getattr(old, "before_request", None)):
         return old  # google-auth's already
     if getattr(old, "_private_key_pkcs8_pem", None):
         return _service_account(old)
     if getattr(old, "refresh_token", None) or getattr(old, "access_token", None):
-        return _user(old)
+        from google.oauth2.credentials import Credentials
+
+        return Credentials(
+            token=old.access_token,
+            refresh_token=old.refresh_token,
+            token_uri=old.token_uri,
+            client_id=old.client_id,
+            client_secret=old.client_secret,
+            expiry=old.token_expiry,  # both count in UTC, without saying so
+        )
     raise UsageError(
         problem=f"The sign-in of the Google Drive given as storage ({type(old).__name__}) cannot be taken over.",
         remedy='Write storage="drive://colabkeep", and run `colabkeep auth` once for its sign-in.',
-    )
-
-
-def to_pydrive(credentials: Any) -> Any:
-    """PyDrive2's `GoogleDrive` with google-auth credentials. Do not send large files with it: it waits for ever after
-    one lost answer.
-    """
-    try:
-        from googleapiclient.discovery import build
-        from pydrive2.auth import GoogleAuth
-        from pydrive2.drive import GoogleDrive
-    except ImportError as error:
-        raise MissingDependency(
-            problem=f"PyDrive2 cannot be loaded: {error}.", remedy="Install it: pip install 'PyDrive2>=1.20'."
-        ) from error
-    auth = GoogleAuth(settings_file=None, http_timeout=60)
-    auth.credentials = _ForPyDrive(credentials)
-    # With a service there already, PyDrive2's own sign-in, which would open a browser, never runs.
-    auth.service = build("drive", "v2", http=auth.Get_Http_Object(), cache_discovery=False, static_discovery=True)
-    return GoogleDrive(auth)
-
-
-class _ForPyDrive:
-    """As much of oauth2client's credentials as PyDrive2 asks for. google-auth renews them by itself."""
-
-    access_token_expired = False
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def authorize(self, http: Any) -> Any:
-        """The same connection, signed."""
-        from google_auth_httplib2 import AuthorizedHttp
-
-        return AuthorizedHttp(self.inner, http=http)
-
-    def refresh(self, http: Any) -> None:
-        """Get a new access token."""
-        from google_auth_httplib2 import Request
-
-        self.inner.refresh(Request(http))
-
-    def set_store(self, store: Any) -> None:
-        """Nothing is stored."""
-
-
-def _user(old: Any) -> Any:
-    from google.oauth2.credentials import Credentials
-
-    return Credentials(
-        token=old.access_token,
-        refresh_token=old.refresh_token,
-        token_uri=old.token_uri,
-        client_id=old.client_id,
-        client_secret=old.client_secret,
-        expiry=old.token_expiry,  # both count in UTC, without saying so
     )
 
 

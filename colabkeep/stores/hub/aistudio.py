@@ -12,7 +12,6 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,21 +29,21 @@ from colabkeep.core.rate_limits import Budget, Limit
 from colabkeep.core.system import Environment
 from colabkeep.core.timeouts import within
 from colabkeep.stores.base import Receipt, Source, StoreContext, changed, shown
-from colabkeep.stores.hub.lfs import (
+from colabkeep.stores.hub.store import (
     MOMENT,
     POINTER_BYTES,
     TIMEOUTS,
     Addition,
     Fact,
+    HubStore,
     git_digest,
     is_pointer_to,
     place,
     read_pointer,
 )
-from colabkeep.stores.hub.store import HubStore
 from colabkeep.stores.shared.process import Process
 from colabkeep.stores.shared.retry import Asking, Patience, Words, checked
-from colabkeep.stores.shared.streaming import download
+from colabkeep.stores.shared.streaming import digest_of, download
 
 CHILD = (sys.executable, "-m", "colabkeep.stores.hub.aistudio_child")
 """The program of the child."""
@@ -75,14 +74,6 @@ _BRANCH = "master"
 _PAGE = 1000
 _README = "README.md"  # AI Studio puts one into each repository
 _SMALL = 5 * 2**20  # bytes; up to which AI Studio keeps a file in git itself
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file to be uploaded: where it lies, and its MD5, as an object storage states it."""
-
-    path: str
-    md5: str
 
 
 class AIStudio:
@@ -144,7 +135,7 @@ class AIStudio:
                         problem=f"{self._url} was made, and is not there: the token seems to be another user's.",
                         remedy=_WORDS.missing,
                     )
-            if self._is_public():
+            if self._ask("be asked", self._answers_anybody):
                 raise StoreError(
                     problem=f"{self._url} is public: anybody could read your checkpoints. Nothing was uploaded.",
                     remedy="Make it private on its page, or name another repository: colabkeep makes it, private.",
@@ -202,7 +193,7 @@ class AIStudio:
                 size=came,
                 sha256=sha256.hexdigest(),
                 git=git_digest(path.read_bytes()) if came <= _SMALL else None,
-                handle=_File(str(path), md5.hexdigest()),
+                handle=(str(path), md5.hexdigest()),  # where it lies; and as an object storage states it
             )
 
     def commit(self, additions: Iterable[Addition], deletions: Iterable[Fact], parent: str) -> str:
@@ -215,7 +206,7 @@ class AIStudio:
         for addition in additions:
             self._see_token()
             path, seconds = self._path(addition.name), 2 * _TELL + addition.size / _SLOWEST
-            said = self._sdk(f"take {path!r} into", seconds, operation="upload", path=addition.handle.path, name=path)
+            said = self._sdk(f"take {path!r} into", seconds, operation="upload", path=addition.handle[0], name=path)
             if self._fact(addition.name) is None:
                 raise self._skipped(addition.name, said)
         return ""
@@ -225,8 +216,8 @@ class AIStudio:
             return True
         if not _points_to(fact, addition.sha256, addition.size):
             return False
-        size, etag = self._stored(fact)
-        return size == addition.size and (etag == addition.handle.md5 or self._digest(fact) == addition.sha256)
+        (size, etag), (_, md5) = self._stored(fact), addition.handle
+        return size == addition.size and (etag == md5 or digest_of(self.reader(fact)) == addition.sha256)
 
     def states(self, receipt: Receipt, fact: Fact | None) -> bool | None:
         fact = fact or self._glance(receipt.name)
@@ -314,10 +305,6 @@ class AIStudio:
             return False
         return True
 
-    def _is_public(self) -> bool:
-        """Can it be read by somebody who is not signed in?"""
-        return self._ask("be asked", self._answers_anybody)
-
     def _fact(self, name: str, *, again: bool = True) -> Fact | None:
         """What is stated about one file; None if it is not there."""
         try:
@@ -349,13 +336,6 @@ class AIStudio:
 
         return self._ask(f"tell of {fact.name!r}", ask, missing=ObjectNotFound, again=again)
 
-    def _digest(self, fact: Fact) -> str:
-        digest = hashlib.sha256()
-        with self.reader(fact) as reader:
-            while piece := reader.read(2**20):
-                digest.update(piece)
-        return digest.hexdigest()
-
     def _look(self, name: str) -> Fact:
         told = self._get(f"/contents/{self._path(name)}?ref={_BRANCH}").json()
         if not isinstance(told, dict) or told.get("type", "file") != "file":
@@ -385,6 +365,7 @@ class AIStudio:
         return told
 
     def _answers_anybody(self) -> bool:
+        """Can it be read by somebody who is not signed in?"""
         import requests
 
         answer = requests.get(f"{self._api}/git/trees/{_BRANCH}?per_page=1", timeout=TIMEOUTS)

@@ -17,8 +17,7 @@ from colabkeep.core.timeouts import within
 from colabkeep.stores.base import Receipt, Source, StoreContext, changed, shown
 from colabkeep.stores.fsspec.backend import Backend, Kind
 from colabkeep.stores.fsspec.store import FsspecStore
-from colabkeep.stores.hub.lfs import MOMENT, TIMEOUTS, Addition, Fact, Moved, git_digest, place
-from colabkeep.stores.hub.store import HubStore
+from colabkeep.stores.hub.store import MOMENT, TIMEOUTS, Addition, Fact, HubStore, Moved, git_digest, place
 from colabkeep.stores.shared.retry import Asking, Patience, Words, checked, quiet
 from colabkeep.stores.shared.streaming import SourceReader, download
 
@@ -206,17 +205,15 @@ class HuggingFace:
             needed = {entry.lfs.sha256 for entry in whole if getattr(entry, "lfs", None)}  # in other folders, too
             garbage = self._garbage - needed - set(waiting)
             if garbage:
-                self._call("give back space", lambda: self._erase(garbage))
+                files = self._call("give back space", lambda: list(self._api.list_lfs_files(self._repo)))
+                found = [file for file in files if file.oid in garbage]
+                self._call("give back space", lambda: self._api.permanently_delete_lfs_files(self._repo, found))
         except StoreError as error:
             self.trouble = f"The space of deleted checkpoints is not given back yet: {error.problem}"
             return False
         self._garbage.clear()
         self.trouble = None
         return bool(garbage)
-
-    def _erase(self, digests: set[str]) -> None:
-        found = self._api.list_lfs_files(self._repo)
-        self._api.permanently_delete_lfs_files(self._repo, [file for file in found if file.oid in digests])
 
     def close(self) -> None: ...
 

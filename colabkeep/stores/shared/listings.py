@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from colabkeep.stores.base import Entry, Receipt, Store, check_prefix, is_below, is_name
 
@@ -19,7 +19,7 @@ from colabkeep.stores.base import Entry, Receipt, Store, check_prefix, is_below,
 FRESH_SECONDS = 5.0
 """A listing younger than this is taken for the present."""
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound=Entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,27 +153,14 @@ class Confirmed:
         return replace(receipt, level="confirmed") if self._right.get(name) == sha256 else receipt
 
 
-class Listed(Protocol):
-    """What a listing shows of an object; more than this is a store's own business."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def size(self) -> int: ...
-
-
-_L = TypeVar("_L", bound=Listed)
-
-
-class RemoteStore(Store, Generic[_L]):
+class RemoteStore(Store, Generic[_T]):
     """What stores have in common that ask a service by requests: it has one copy of each object, cannot lock, and shows
     no object before it is whole, so there is nothing to sweep. A subclass asks the service (`_find`, `_states`), puts,
-    gets and deletes."""
+    gets and deletes. What it lists are entries, with more on them where it wants to know that again."""
 
     def __init__(self, url: str, monotonic: Callable[[], float], *, whole_runs: bool = True) -> None:
         self._url = url
-        self._listings: Listings[_L] = Listings(self._list_legal, monotonic, whole_runs=whole_runs)
+        self._listings: Listings[_T] = Listings(self._list_legal, monotonic, whole_runs=whole_runs)
         self._confirmed = Confirmed()
 
     @property
@@ -187,7 +174,7 @@ class RemoteStore(Store, Generic[_L]):
     def confirm(self, receipt: Receipt) -> Receipt:
         return self._confirmed.answer(receipt, self._states)
 
-    def _find(self, prefix: str) -> Iterable[_L]:
+    def _find(self, prefix: str) -> Iterable[_T]:
         """All that lies below the prefix, foreign files too."""
         raise NotImplementedError
 
@@ -195,7 +182,7 @@ class RemoteStore(Store, Generic[_L]):
         """Does the service state the bytes of the receipt? None: that cannot be told within a second."""
         raise NotImplementedError
 
-    def _list_legal(self, prefix: str) -> Mapping[str, _L]:
+    def _list_legal(self, prefix: str) -> Mapping[str, _T]:
         found = {what.name: what for what in self._find(prefix) if is_name(what.name)}
         self._confirmed.listed(prefix, found)
         return found

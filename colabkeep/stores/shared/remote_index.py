@@ -30,8 +30,7 @@ class RemoteIndex:
         self._deleted: dict[str, float] = {}  # when that was done: a listing may show it for a while
         self._prefixes: set[str] = set()  # what was ever listed
         self._looked_at = -math.inf
-        self._stuck: dict[str, str] = {}
-        self._vanished: set[str] = set()  # of those, what went with the local folder, which is told once
+        self._stuck: dict[str, tuple[str, bool]] = {}  # why; did it go with the local folder, which is told once?
         self._refused: dict[str, str] = {}
         self.trouble: str | None = None
 
@@ -73,7 +72,6 @@ class RemoteIndex:
             if name in self._doomed:
                 return  # it was deleted just before it was there
             self._receipts[name], self._arrived[name] = receipt, self._monotonic()
-            self._vanished.discard(name)
             for told in (self._deleted, self._stuck, self._refused):
                 told.pop(name, None)
 
@@ -89,7 +87,6 @@ class RemoteIndex:
             self._doomed.add(name)
             self._entries.pop(name, None)
             self._stuck.pop(name, None)
-            self._vanished.discard(name)
             self._forget(name)
 
     def deleted(self, name: str) -> None:
@@ -118,23 +115,23 @@ class RemoteIndex:
     def give_up(self, name: str, why: str, *, vanished: bool) -> None:
         """It can never be sent. `vanished`: it went with the whole local folder."""
         with self._guard:
-            self._stuck[name] = why
-            if vanished:
-                self._vanished.add(name)
+            self._stuck[name] = why, vanished
 
     def give_up_whole(self, name: str, needs: Iterable[str]) -> bool:
         """Can one of the objects that it needs never be sent? Then it stays away, too."""
         with self._guard:
             lost = min(self._stuck.keys() & set(needs), default=None)
-        if lost is not None:
-            self.give_up(name, f"needs {lost}, which {self._stuck[lost]}", vanished=lost in self._vanished)
-        return lost is not None
+        if lost is None:
+            return False
+        why, vanished = self._stuck[lost]
+        self.give_up(name, f"needs {lost}, which {why}", vanished=vanished)
+        return True
 
     @property
     def stuck(self) -> Mapping[str, str]:
         """What can never be sent, and why, without what went with the local folder."""
         with self._guard:
-            return {name: why for name, why in self._stuck.items() if name not in self._vanished}
+            return {name: why for name, (why, vanished) in self._stuck.items() if not vanished}
 
     def look_first(self, prefix: str) -> None:
         """List what was never listed, in half a minute at most.

@@ -91,6 +91,15 @@ class Tally:
         return f"{joined.hexdigest()}-{len(self._parts)}"
 
 
+def digest_of(reader: BinaryIO) -> str:
+    """The SHA-256, in hex, of all that can be read; `reader` is closed."""
+    digest = hashlib.sha256()
+    with reader:
+        while data := reader.read(2**20):
+            digest.update(data)
+    return digest.hexdigest()
+
+
 class _Reader(io.RawIOBase):
     """Something of a known size to be read at any offset; a subclass says how, in `_read`."""
 

@@ -15,6 +15,7 @@ from colabkeep.core.errors import CheckpointDamaged, ColabKeepError, NameTaken, 
 from colabkeep.core.system import give_way
 from colabkeep.stores.base import Behind, Needs, Receipt, Store, StoreProperties, remade, rest
 from colabkeep.stores.shared.remote_index import RemoteIndex
+from colabkeep.stores.shared.streaming import digest_of
 from colabkeep.stores.shared.upload_queue import Kind, Queue, Task
 
 _WINDOW = 60.0  # seconds of sending that count in full; what was sent before fades, so a link that changes is seen
@@ -110,11 +111,7 @@ def _put(remote: Store, name: str, source: _LocalObject) -> Receipt:
         with contextlib.suppress(StoreError):  # it cannot say; the bytes can
             if (answer := remote.confirm(there_already)).level == "confirmed":
                 return answer  # the digest was stated: no need to fetch gigabytes for it
-        with remote.get(name) as there:
-            digest = hashlib.sha256()
-            while data := there.read(_CHUNK):
-                digest.update(data)
-        if digest.hexdigest() != source.sha256:
+        if digest_of(remote.get(name)) != source.sha256:
             source.unfit = "is there already, with other bytes"
             raise
         return there_already

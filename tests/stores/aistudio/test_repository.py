@@ -356,16 +356,16 @@ def test_a_long_list_comes_in_pages(hub, opened):
 
 def test_the_names_that_git_gives_are_those_of_git():
     """By git's own well-known digests, and the SDK's pointers, which lack a newline."""
-    from colabkeep.stores.hub import lfs
+    from colabkeep.stores.hub import store as hubs
 
-    assert lfs.git_digest(b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+    assert hubs.git_digest(b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
     sha256 = hashlib.sha256(b"x").hexdigest()
     text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize 1"
     for pointer in (text.encode(), f"{text}\n".encode()):
-        assert lfs.is_pointer_to(git_digest(pointer), sha256, 1)
-        assert not lfs.is_pointer_to(git_digest(pointer), sha256, 2)
-        assert lfs.read_pointer(pointer) == (sha256, 1)
-    assert lfs.read_pointer(f"{text}\nmore".encode()) is None
+        assert hubs.is_pointer_to(git_digest(pointer), sha256, 1)
+        assert not hubs.is_pointer_to(git_digest(pointer), sha256, 2)
+        assert hubs.read_pointer(pointer) == (sha256, 1)
+    assert hubs.read_pointer(f"{text}\nmore".encode()) is None
 
 
 def test_the_environment_says_which_hub_and_who(hub, tmp_path):
