@@ -444,7 +444,7 @@ def test_a_stream_that_takes_its_share_by_rank_is_told(tmp_path: Path, split: bo
     """Each batch is shared out once more, and most samples would never be seen."""
     done = session(tmp_path / "run", 2, kind="stream", split=split, samples=96)
     assert done.status == [0, 0], done.errors
-    assert ("shared out twice" in str(done.told[0])) is split
+    assert ("split twice" in str(done.told[0])) is split
 
 
 @pytest.mark.parametrize("unseeded", [0, 1])
