@@ -426,7 +426,7 @@ def test_what_another_number_of_processes_changes_is_said(tmp_path: Path, size: 
     done = session(tmp_path / "run", size, plain=True, draws=True)
     told = "".join(str(told) for told in done.told[0])
     assert ("find_unused_parameters=True" in told) is said
-    assert "BatchNorm (3) takes mean and variance of the part of a batch that a process has" in told
+    assert "BatchNorm (3) uses mean and variance of one process's part of a batch" in told
 
 
 @pytest.mark.parametrize(("wrapped", "plain"), [("static", False), ("inside", True), ("bare", True)])
