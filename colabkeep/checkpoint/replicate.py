@@ -79,8 +79,8 @@ def _bring(repository: Repository, store: Inheriting) -> None:
     except StoreFull as error:
         left.append(error.problem)
     told = (
-        f"Not all that earlier sessions kept of {folder!r} could be copied to {store.url}, so this session's output "
-        f"alone will not have all of it: attach the earlier ones again next time. {left[0]}"
+        f"Some files of {folder!r} from earlier sessions could not be copied to {store.url}, so this session's output "
+        f"alone is not complete: attach the earlier outputs again next time. {left[0]}"
         if left
         else None
     )

@@ -194,9 +194,9 @@ def _refuse_vanished(repository: Repository, said: Callable[[str, str], None]) -
     latest = gone[-1] if gone else first
     witness = "journal" if gone else "note committed.json"
     raise NoUsableCheckpoint(
-        problem=f"The run {repository.run!r} in {repository.store.url} shows no checkpoint any more, also when asked "
-        f"again, and its {witness} says that there was {latest}: they were deleted, or are not shown. "
-        "Training would have begun at step zero, beside what is there.",
+        problem=f"The run {repository.run!r} in {repository.store.url} shows no checkpoint any more, also at a second "
+        f"try, but its {witness} says that there was {latest}: the checkpoints were deleted, or the storage does not "
+        "list them. Training would have begun at step zero, beside the existing files.",
         remedy="Nothing was trained or deleted. If the storage is not fully there (a mount, a sync, Drive's trash), "
         f"bring the folder {repository.folder}/checkpoints back and run again. To begin anew on purpose: "
         'resume="never", until its first checkpoint is saved, or another run_name.',

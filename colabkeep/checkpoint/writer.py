@@ -163,8 +163,8 @@ class Writer:
 
 _VANISHED = "{missing} vanished from {url}: deleted, renamed or moved. What is missing there is written again now."
 _REMADE = (
-    "{front} was deleted while it was in use, and has been made again. What had arrived in {behind} is there "
-    "as before; what was on its way there is lost, and is written again if training needs it to go on."
+    "{front} was deleted while it was in use, and has been made again. Files that had arrived in {behind} are not "
+    "affected. Files that were still on their way are lost; colabkeep writes them again if the training needs them."
 )
 _SLICE = 15.0  # seconds between two words about what slower storage still lacks
 _LOOK_UP = 1.0  # seconds between two looks up from waiting for it: a stop that was asked for is to be answered soon

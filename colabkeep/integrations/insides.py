@@ -45,8 +45,8 @@ def named_by(kind: type) -> frozenset[str]:
 def unknown(trainer: str, what: str, remedy: str) -> UsageError:
     """The error for a trainer that has something other than what is known."""
     return UsageError(
-        problem=f"{trainer} works in another way than colabkeep knows ({what}), so Resumable cannot bring a training "
-        "back to its place. Nothing was trained.",
+        problem=f"{trainer} does not work as colabkeep expects ({what}), so Resumable cannot resume a training at its "
+        "step. Nothing was trained.",
         remedy=remedy,
     )
 

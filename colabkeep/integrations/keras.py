@@ -58,9 +58,9 @@ _SET_BY_FIT = frozenset(
 _SET_BY_KERAS = frozenset({"_workers", "_use_multiprocessing", "_max_queue_size"})  # of a PyDataset
 _LARGE = 1 << 24  # bytes of an attribute of a PyDataset that are stored with each checkpoint at most
 _OTHER_DATA = (
-    "the tf.data pipeline is another one than that of the checkpoint: it has other steps, or begins with other data, "
-    "or with the same in another order (names of files are often shuffled without a seed), so samples may come twice "
-    "in an epoch and others not at all"
+    "the tf.data pipeline differs from that of the checkpoint: it has other steps, begins with other data, or has the "
+    "same data in another order (file names are often shuffled without a seed), so some samples may come twice in an "
+    "epoch and others not at all"
 )
 _HEARD_EVERY = 16  # steps: where Keras calls callbacks beside the training, the loss is waited for so often
 _NUMBERED = re.compile(r"_\d+(?=/|$)")  # "dense_3" is the name of the same layer in a cell that is run again
@@ -447,8 +447,9 @@ class Fitting(Beside):
             if self._offset and self._state.forgets_metrics:
                 run.tell(
                     Noted(
-                        text="What the metrics had counted of this epoch is lost: they are made in its first step, "
-                        "and count from here. Weights are not affected. To keep them, call the model once before fit."
+                        text="The metrics of this epoch have lost their counts: they are made in its first step, and "
+                        "count from here. Weights are not affected. To keep the counts, call the model once before "
+                        "fit."
                     )
                 )
             self._state.forgets_metrics = False

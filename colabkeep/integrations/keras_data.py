@@ -166,7 +166,7 @@ class Pipeline:
         if state is None or state.nbytes > LARGE:
             size = "" if state is None else f" ({state.nbytes >> 20} MiB)"
             raise NotStorable(
-                problem=f"What this tf.data pipeline holds in its buffers{size} is too much for every checkpoint.",
+                problem=f"The buffers of this tf.data pipeline{size} are too large to store with every checkpoint.",
                 remedy="Give shuffle() a smaller buffer, or shuffle the names of files before they are read.",
             )
         return {"iterator": state, "taken": self._taken}
@@ -371,10 +371,10 @@ def traced(train: Callable[[Any], Any], iterator: Any) -> Callable[[Any], Any]:
 
 
 _AGAIN = (
-    "an epoch that was cut off begins again at its first batch, for nobody can go to a place in {what}. It may give "
-    "other batches then, so the weights may differ from those without the disconnect. Arrays, "
-    "keras.utils.PyDataset and, with TensorFlow, tf.data pipelines without tf.random and functions of Python go on at "
-    "the batch."
+    "an epoch that was cut off begins again at its first batch, because colabkeep cannot resume in the middle of "
+    "{what}. It may then give other batches, so the weights may differ from those without the disconnect. Arrays, "
+    "keras.utils.PyDataset and, with TensorFlow, tf.data pipelines without tf.random and functions of Python continue "
+    "at the batch."
 )
 
 

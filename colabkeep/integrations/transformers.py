@@ -150,7 +150,8 @@ class Resumable(Keeper, TrainerCallback):
         """Everything is made and placed. The run is taken when the other callbacks are ready too."""
         if self._training is None or self._training.trainer is not _caller(self):
             raise UsageError(
-                problem="Resumable was added to a trainer that was made before, which is too late to keep its data.",
+                problem="Resumable was added after the trainer was made. That is too late: the trainer already has "
+                "its data.",
                 remedy="Pass a new one when the trainer is made: Trainer(…, callbacks=[Resumable(…)]).",
             )
         self._training.begin()

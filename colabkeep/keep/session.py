@@ -648,7 +648,7 @@ class KeptFolder:
             path, why = next(iter(look.waits.items()))
             more = f", and {len(look.waits) - 1} more" if len(look.waits) > 1 else ""
             kept = (
-                "The other files are kept; of this one, what the last version had." if look.version is not None else ""
+                "The other files are kept; this one stays as in the last version." if look.version is not None else ""
             )
             self.say(
                 f"For {duration_text(now - self._waits_since)} the folder has not been at rest: {path} ({why}){more}. "
@@ -660,12 +660,12 @@ class KeptFolder:
             path, why = next(iter(look.waits.items()))
             self.say(
                 f"The program was killed while it wrote, or less than {duration_text(self._spec.settle)} after "
-                f"({path}: {why}), so its files may be of two states. No version was made of them: the last one stays "
-                "the newest. They are in the folder as they were left."
+                f"({path}: {why}), so some of its files may be newer than others. No version was made of them: the "
+                "last one stays the newest. They are in the folder as they were left."
             )
             return
         for path, why in look.held.items():
-            self._once(f"{path} is not whole ({why}): the last version has it as the one before had it, or not at all.")
+            self._once(f"{path} is not complete ({why}): the last version has an older copy of it, or none.")
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, ColabKeepError):
@@ -861,8 +861,8 @@ def _as_put_back(source: str, manifest: Manifest, found: Scan) -> PutBack:
 
 def _other_files(spec: FolderSpec, folder: str) -> UsageError:
     return UsageError(
-        problem=f"The folder {folder} is not empty: what is in it is not the newest version of "
-        f"{spec.name!r} in {spec.store.url}, and not what that was made of here. Nothing was changed.",
+        problem=f"The folder {folder} is not empty: its files are neither the newest version of {spec.name!r} in "
+        f"{spec.store.url}, nor the files of this machine from which that version was made. Nothing was changed.",
         remedy="Name an empty folder, and that version is put into it; or take "
         'restore="overwrite" (--restore overwrite), which puts it here and moves what is here beside it; or '
         'restore="never" (--restore never), which begins anew with what is here; or another run_name (--run), for a '
@@ -917,8 +917,8 @@ def _refuse_place(folder: str, spec: FolderSpec) -> None:
         place = os.path.realpath(place)
         if os.path.commonpath([folder, place]) in (folder, place):
             raise UsageError(
-                problem=f"The folder {folder} and the storage {place} lie in each other: each version would hold those "
-                "before it.",
+                problem=f"The folder {folder} contains the storage {place}, or lies in it: each version would hold "
+                "those before it.",
                 remedy="Name a folder of which the storage is no part, such as the one below it that the program "
                 "writes, or another storage.",
             )

@@ -98,8 +98,8 @@ def _kept_anyway(folder: str, store: Store, here: Environment) -> str:
         return ""
     return (
         f"{folder} is inside {whole}, where its versions are too: the files take room there once, and each version "
-        "that is kept takes room again. Where that is short, let the program write elsewhere on this machine, for the "
-        "folder is put back from its versions."
+        "that is kept takes room again. If room is short, let the program write elsewhere on this machine; the folder "
+        "is restored from its versions."
     )
 
 

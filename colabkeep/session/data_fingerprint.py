@@ -35,8 +35,8 @@ _SPLIT = {
     "paddle": "paddle.seed(0) right before paddle.io.random_split(data, [...])",
 }
 _DOUBTFUL = (
-    "the {who} counts while it is read ({names}), and goes on from what the first epoch left; if your loop sets that "
-    "anew in each epoch, the continuation is not bit-exact. To be sure, set it in a method set_epoch(epoch)"
+    "the {who} counts while it is read ({names}), and continues from its value after the first epoch; if your loop "
+    "sets this value in each epoch, the resume is not bit-exact. To be sure, set it in a method set_epoch(epoch)"
 )
 _RESIZED = (
     "{who}: batches of {before} samples → {now}. If your loop does not change them from epoch to epoch itself, the "
@@ -72,8 +72,9 @@ def _changed_facts(who: str, then: Mapping[str, Any], now: Mapping[str, Any], fr
     sizes = [subset[0] for subset in after if subset not in before]
     what = f"{who}: other indices in a Subset" + (f" of {_count(sizes[0])}" if sizes else "")
     advice = (
-        "A split without a seed is another one in each session: samples that were trained on may be validated on now. "
-        f"Seed it: {_SPLIT.get(framework, _SPLIT['torch'])}. The split that had no seed is lost; begin another run."
+        "A split without a seed differs in each session: you may now validate on samples that you trained on. Seed "
+        f"it: {_SPLIT.get(framework, _SPLIT['torch'])}. The split without a seed cannot be restored; begin another "
+        "run."
     )
     return [_Change(what, advice)]
 
@@ -98,9 +99,9 @@ def _cause(then: Sequence[Sample], now: Sequence[Sample]) -> str:
         return f"They are the same samples in another order: a list of files that is not sorted. {_SORT}."
     labels, arrays = [sample[1] for sample in then], [sample[2] for sample in then]
     if arrays == [sample[2] for sample in now] and len(set(arrays)) > 1:
-        return "Labels, or other numbers, are not what they were; larger arrays and pictures are."
+        return "Labels or other numbers have changed; larger arrays and pictures have not."
     if labels == [sample[1] for sample in now] and len(set(labels)) > 1:
-        return "Their labels are what they were: a transform was changed, or the files were."
+        return "Their labels have not changed: a transform was changed, or the files were."
     return (
         "Often that is a list of files in another order; os.listdir and glob give another one on each machine. "
         f"{_SORT}. Else the files or a transform were changed, or rows were shuffled without a seed."
@@ -122,8 +123,9 @@ def _decoded_otherwise(
     if not versions:
         return None
     return (
-        f"{who}: shapes and labels are those of the run, pictures or sounds are not, and {', '.join(versions)}. "
-        "Another version may decode the same files to other last digits; whether the files are the same cannot be seen"
+        f"{who}: shapes and labels are the same as in the run, but pictures or sounds differ, and "
+        f"{', '.join(versions)}. Another version may decode the same files with other last digits; colabkeep cannot "
+        "see whether the files are the same"
     )
 
 
@@ -350,9 +352,10 @@ def _applied(what: str) -> str:
 def _refuse(differences: Sequence[str]) -> None:
     if differences:
         raise Incompatible(
-            problem="This is not the data of the run. Training on would show some samples twice and others not at all, "
-            "and might measure with samples that were trained on. No batch was trained; the checkpoints are untouched:",
-            remedy="Make the data as it was, or train under another run_name. To go on with this data, also where your "
-            'loop makes other data for each epoch on purpose, pass on_change="apply": the report then says so.',
+            problem="This is not the data of the run. If the training continued, it would see some samples twice and "
+            "others not at all, and you might validate on samples that it was trained on. No batch was trained; the "
+            "checkpoints are untouched:",
+            remedy="Restore the data, or train under another run_name. To continue with this data, also if your loop "
+            'intentionally makes other data for each epoch, pass on_change="apply": the report then says so.',
             differences=differences,
         )

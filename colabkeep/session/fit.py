@@ -90,7 +90,7 @@ def choose_interval(arguments: FitArguments, loader: object) -> Interval:
     return Interval(
         word="epoch",
         said=f"{name} counts to {total}, and is stepped once per epoch: the run has {length}. If it counts optimizer "
-        'steps, write scheduler_interval="step"; scheduler_interval="epoch" says that this is meant.',
+        'steps, write scheduler_interval="step". If this is what you want, write scheduler_interval="epoch".',
     )
 
 
@@ -460,9 +460,9 @@ def _epoch(run: Run, plan: FitPlan, micro: MicroBatches | None, worth: Worth | N
 def _tell_other_loss(run: Run, differs: str) -> None:
     if differs:
         text = (
-            f"The loss of a batch is not the mean of the losses of its samples: {differs}. Each process computes it of "
-            "its part of a batch, so with another number of processes this is another training. If your loss is a sum, "
-            'take the mean (reduction="mean"). If it compares the samples of a batch (contrastive, in-batch '
+            f"The loss of a batch is not the mean of the losses of its samples: {differs}. Each process computes the "
+            "loss of its part of a batch, so another number of processes gives another training. If your loss is a "
+            'sum, take the mean (reduction="mean"). If it compares the samples of a batch (contrastive, in-batch '
             "negatives), each process compares fewer of them."
         )
         run.tell(Noted(text=text))
@@ -631,12 +631,13 @@ class Worth:
             return ""
         if alone <= 0:
             return (
-                f"{self._size} devices do not pay for this model: a step takes about {_ms(step)}, and the sums over "
-                "all of them took as long in the trial before the training. devices=1 needs no sums."
+                f"{self._size} devices are no faster than one for this model: a step takes about {_ms(step)}, and the "
+                "sums over all of them took as long in the trial before the training. devices=1 needs no sums."
             )
         return (
-            f"{self._size} devices do not pay for this model: a step takes about {_ms(step)}, of which the sums over "
-            f"all of them take about {_ms(self._summing)}. With devices=1 a step would take about {_ms(alone)} at most."
+            f"{self._size} devices are no faster than one for this model: a step takes about {_ms(step)}, of which "
+            f"the sums over all of them take about {_ms(self._summing)}. With devices=1 a step would take about "
+            f"{_ms(alone)} at most."
         )
 
 

@@ -111,11 +111,12 @@ def another_base(origin: str, named: Mapping[str, str], other: Mapping[str, str]
     name, _, revision = origin.rpartition("@") if "@" in origin else (origin, "", "")
     load = f'revision="{revision}"' if revision else "the same revision"
     return Incompatible(
-        problem=f"The frozen base is another one than that of checkpoint {where}, which names {name or 'it'} by its "
+        problem=f"The frozen base differs from that of checkpoint {where}, which identifies {name or 'it'} by "
         f"checksums: {len(other)} of its {len(named)} weights have other bytes here. It is another model or revision, "
         "was quantised in another way or on another kind of GPU, or was changed after it was loaded:",
-        remedy=f"Nothing was touched. Load {name or 'the base'} as it was loaded then, with {load} in from_pretrained, "
-        'and the same dtype and quantisation. Or go on with the base as it is now: on_change="apply" (the steps are '
-        'not those of the same training then). A run that must not depend on the base: Resumable(…, frozen="store").',
+        remedy=f"Nothing was touched. Load {name or 'the base'} as before, with {load} in from_pretrained, and the "
+        'same dtype and quantisation. Or pass on_change="apply" to continue with the base as it is now; the steps are '
+        "then not those of the same training. To make a run independent of the base, use Resumable(…, "
+        'frozen="store").',
         differences=first_of(other),
     )

@@ -488,7 +488,8 @@ def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
     return ProcessFailed(
         problem=f"The other processes have waited {waits:.0f} s for rank {late[0].rank} of {size}, which is at "
         f"{late[0].where}. They do not wait longer than {_LONGEST:.0f} s, and all processes were ended.",
-        remedy=f"{_AGAIN} What takes longer in one process has to be done in all of them, or before.",
+        remedy=f"{_AGAIN} If one process has work that takes longer, do this work in all of them, or before the "
+        "training.",
     )
 
 

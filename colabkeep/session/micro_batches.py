@@ -186,8 +186,8 @@ class MicroBatches:
             run.tell(
                 Noted(
                     text=f"Step {run.progress.step + 1}: {tried} samples at a time did not fit into the memory of "
-                    f"{self._device}, so it was begun again with {micro.now}. That stays so; sums are rounded "
-                    "differently from here on."
+                    f"{self._device}, so the step was repeated with {micro.now}. The run keeps this number; from here "
+                    "on sums are rounded differently."
                 )
             )
             self._said = micro.now

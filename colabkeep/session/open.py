@@ -291,8 +291,8 @@ def refuse_reserved(store: Store, name: str) -> None:
     part = is_reserved(name)
     if part and not _is_there(store, name):
         raise UsageError(
-            problem=f"run_name={name!r} cannot be the name of a new run: {part!r} is what colabkeep's own files are "
-            "called like.",
+            problem=f"run_name={name!r} cannot be the name of a new run: colabkeep's own files have names like "
+            f"{part!r}.",
             remedy=f'Call it otherwise, such as run_name="{name.replace(part, "my-" + part.replace(".", "-"))}".',
         )
 
@@ -1012,7 +1012,7 @@ def run_started(spec: RunSpec, session: str, *, changed: bool = False) -> RunSta
     restored = f"{', '.join(names[:_MOST] + more)}, the random streams and the position in the data are restored"
     same = told.same if spec.group is None else f"{told.same}, {spec.group.size} processes"
     if changed:
-        word, promise = "course", f"Not bit for bit: {restored}, but what is named below is not as it was then."
+        word, promise = "course", f"Not bit for bit: {restored}, but something named below has changed since."
     elif told.obstacles:
         word, then = "course", "but the steps after that may round differently on this machine"
         promise = f"Same course, not the same bits: {restored}, {then}."

@@ -143,8 +143,8 @@ def _send_first(repository: Repository, newest: Manifest | None) -> None:
     if lowest(store.confirm(receipt).level for receipt in objects) == "local":
         raise StoreUnavailable(
             problem=f"The newest checkpoint of {repository.run!r}, {newest.id}, is on this machine only, and "
-            f"{behind.url} does not take it now. Nothing was deleted: what is there is all that a lost machine would "
-            "leave.",
+            f"{behind.url} does not accept it now. Nothing was deleted: if this machine is lost, only the checkpoints "
+            "there remain.",
             remedy="Run this command again when that place can be reached and has room.",
         )
 
@@ -184,8 +184,9 @@ def refuse_live(repository: Repository, clock: Clock) -> None:
     silent = clock.time() - max((sign for sign in signs if isinstance(sign, (int, float))), default=0.0)
     if silent < _SILENCE:
         raise RunBusy(
-            problem=f"The run {repository.run!r} seems to be trained on {latest.get('host', 'another machine')}: it "
-            f"said something {duration_text(max(0.0, silent))} ago, and not that it stopped. Nothing was deleted.",
+            problem=f"The run {repository.run!r} seems to be training on {latest.get('host', 'another machine')}: it "
+            f"last wrote something {duration_text(max(0.0, silent))} ago, and did not write that it stopped. Nothing "
+            "was deleted.",
             remedy=f"Stop it there; or, if that machine is gone, prune in {duration_text(_SILENCE - silent)}.",
         )
 

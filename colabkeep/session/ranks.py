@@ -276,9 +276,9 @@ def _apart(places: Sequence[str]) -> UsageError:
         problem=f"The {len(places)} processes of this training are no longer at the same place: {', '.join(places)}. "
         "Nothing was saved of this.",
         remedy="Each process has to take the same number of steps and epochs, and to leave a loop at the same place. "
-        "What decides that (early stopping, a break, a batch that is skipped) has to be the same number in all: sum it "
-        "over them with torch.distributed.all_reduce, or send them that of rank 0 with torch.distributed.broadcast. "
-        "Then run this again: it goes on from the last checkpoint.",
+        "If a number decides this (early stopping, a break, a batch that is skipped), make it the same in all "
+        "processes: sum it with torch.distributed.all_reduce, or send the number of rank 0 with "
+        "torch.distributed.broadcast. Then run this again: it goes on from the last checkpoint.",
     )
 
 

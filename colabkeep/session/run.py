@@ -186,8 +186,8 @@ _BLIND = (
     "steps: for step in run.steps(n), with run.next(loader)."
 )
 _AT_ITS_END = (
-    "Nobody can go to a place in these batches, so this run is saved at the end of each epoch only: a disconnect costs "
-    "all of the epoch."
+    "colabkeep cannot resume in the middle of these batches, so it saves this run only at the end of each epoch: a "
+    "disconnect costs the whole epoch."
 )
 _AROUND = (
     "This epoch takes steps outside of its loop over run.batches(), so it can be saved at its end only: a disconnect "
@@ -1078,6 +1078,6 @@ def _held(run: Run) -> RunBusy:
     holder = f"the variable {names[0]!r}" if names else "an object of this program"
     return RunBusy(
         problem=f"The run {run.name!r} is open in this very process: {holder} holds it, at step {run.progress.step}.",
-        remedy=f"Close it, then run this again: {names[0] if names else 'run'}.close()  Whoever writes "
-        "with colabkeep.Run(…) as run:  around the loop never needs that.",
+        remedy=f"Close it, then run this again: {names[0] if names else 'run'}.close()  You never need this if you "
+        "write  with colabkeep.Run(…) as run:  around the loop.",
     )

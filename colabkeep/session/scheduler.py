@@ -286,18 +286,18 @@ def _diverged(event: LossNotFinite, *, leads: bool) -> TrainingDiverged:
     causes = "a smaller learning rate, clipped gradients, the batch that has it"
     if not leads:
         back = (
-            "Rank 0, which saves, tells the newest checkpoint from before. Change what led there "
-            f"({causes}), and go on from that one."
+            "The message of rank 0, which saves, names the newest checkpoint from before. Change the cause "
+            f"({causes}), and resume from that checkpoint."
         )
     elif event.checkpoint:
         back = (
-            f"Its newest checkpoint from before is {event.checkpoint}. Change what led there ({causes}), and run the "
-            f'cell again with resume="{event.checkpoint}".'
+            f"Its newest checkpoint from before is {event.checkpoint}. Change the cause ({causes}), and run the cell "
+            f'again with resume="{event.checkpoint}".'
         )
     else:
         back = (
-            f"It has no checkpoint from before. Change what led there ({causes}), and start again with another "
-            'run_name or resume="never".'
+            f"It has no checkpoint from before. Change the cause ({causes}), and start again with another run_name or "
+            'resume="never".'
         )
     return TrainingDiverged(
         problem=f'The loss is {event.word} since step {event.step}, so training was stopped (on_nan="stop"). The '

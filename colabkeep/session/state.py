@@ -766,14 +766,15 @@ def _refuse_graph(name: str, value: Any) -> None:
 
 
 _OTHERS_DATA = (
-    "Rank {rank} reads other samples than rank 0: the data set is made anew in each process, with random numbers, a "
-    "random_split or an order of files that nothing fixes. Each batch is put together from both. Seed what makes it, "
-    "the same in all processes: torch.manual_seed(0) before it is made."
+    "Rank {rank} reads other samples than rank 0: each process makes the data set itself, with random numbers, a "
+    "random_split or an order of files that has no seed. So each batch mixes both data sets. Use the same seed in all "
+    "processes: call torch.manual_seed(0) before you make the data set."
 )
 _OTHERS_STREAM = (
-    "Rank {rank} reads other batches than rank 0, and each process takes its part of them: data that streams has to "
-    "give the same in all. Where it takes its share by rank, leave that out, for it is shared out twice, and most "
-    "samples are never seen; where it draws at random, seed that the same in all processes."
+    "Rank {rank} reads other batches than rank 0, and each process takes its part of them: a data set that streams "
+    "must give the same batches in all processes. If it splits the data by rank, remove that; otherwise the data is "
+    "split twice, and the training never sees most samples. If it draws random numbers, use the same seed in all "
+    "processes."
 )
 
 

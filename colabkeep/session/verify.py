@@ -58,7 +58,7 @@ class ResumeReport:
         for title, found in (
             ("NOT exact: at the end these differ from the uninterrupted training:", self.differing),
             ("The resumed training itself said why it is not exact:", self.told),
-            ("Kept where no checkpoint sees it (put it into run.state, or hand it in with state={…}):", self.outside),
+            ("No checkpoint holds these (put them into run.state, or pass them in state={…}):", self.outside),
         ):
             lines += [title, *(f"  - {line}" for line in found)] if found else []
         if self.deterministic is False:

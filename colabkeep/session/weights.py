@@ -200,7 +200,7 @@ def _onto(base: object, loaded: Loaded, part: str, adapter: Framework) -> dict[s
     if other:
         origin = base_of(loaded.parts[part])
         raise Incompatible(
-            problem=f"base= is another one than that of checkpoint {loaded.manifest.id}: of {len(known)} weights and "
+            problem=f"base= differs from the base of checkpoint {loaded.manifest.id}: of {len(known)} weights and "
             f"scales that were compared, {len(other)} have other bytes here. It is another model or revision, was "
             "quantised in another way or on another kind of GPU, or was changed after it was loaded:",
             remedy=f"Load {origin or 'it'} as the script of the training does: with the same revision in "

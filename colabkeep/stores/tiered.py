@@ -317,8 +317,8 @@ class TieredStore(Store):
         has_some = any(run_of(entry.name) == run for entry in self.front.list(run))
         own = f' Or go on from what this machine has, without it: storage="{self.front.url}".' if has_some else ""
         return StoreUnavailable(
-            problem=f"{self.behind.url} does not answer, so it is not known how far {run!r} came there, nor whether "
-            f"another machine has gone on with it. {error.problem}",
+            problem=f"{self.behind.url} does not answer, so colabkeep does not know the last step of {run!r} there, "
+            f"nor whether another machine has continued the run. {error.problem}",
             remedy=f"Run this again when it can be reached.{own}",
         )
 

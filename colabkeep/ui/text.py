@@ -136,7 +136,10 @@ def exported_lines(record: Record) -> Iterator[str]:
     yield f"{record['file']}: {what}, SHA-256 {record['sha256']}"
     if record.get("uncompiled"):
         own = plain(record["uncompiled"], 200)
-        yield f"It is not compiled, for this in compile is your own: {own}. Compile the model before you train it."
+        yield (
+            f"The model in the file is not compiled, because a part of compile is your own: {own}. Compile the "
+            "model before you train it."
+        )
 
 
 def exported_folder_lines(record: Record) -> Iterator[str]:

@@ -136,8 +136,8 @@ def _described(file: Mapping[str, Any], run: str) -> str:
         lacks = keras_file.find_foreign(description)
     if lacks is not None or not isinstance(description, dict):
         raise UsageError(
-            problem="A .keras file holds the model's description too, and in that of this model is what is not Keras's "
-            f"own, or may run code: {plain(lacks, 200)}. So none is written.",
+            problem="A .keras file also holds the model's description. This model's description has parts that are "
+            f"not Keras's own, or may run code: {plain(lacks, 200)}. So no file was written.",
             remedy=f"Write a weights file: colabkeep export {run} {run}.weights.h5. It goes into the model that your "
             f'notebook builds and compiles, by model.load_weights("{run}.weights.h5").',
         )

@@ -428,7 +428,7 @@ def test_what_a_checkpoint_or_a_lease_says_is_text(user, storage, trained, kit):
     him = user(remote)
     him.click("Delete")
     him.delete("first")
-    assert f"seems to be trained on {EVIL}" in him.status
+    assert f"seems to be training on {EVIL}" in him.status
     harmless(him)
     assert him.runs == ["first", "second"]
 

@@ -304,7 +304,7 @@ def test_functions_of_ones_own_are_not_described(tmp_path: Path, capsys: pytest.
 
     trained = train(tmp_path, compiled(chain(), loss=loss, metrics=[]), "loss")
     assert export(tmp_path, "loss.keras", name="loss") == 0
-    assert "this in compile is your own: loss." in capsys.readouterr().out
+    assert "a part of compile is your own: loss." in capsys.readouterr().out
     model = keras.models.load_model(tmp_path / "loss.keras")
     assert not model.compiled
     assert answers(model) == answers(trained)

@@ -437,7 +437,7 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
     args = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True)
     trainer = Trainer(torch.nn.Linear(2, 2), args, train_dataset=Data(8))
     trainer.add_callback(Resumable("late", storage=str(tmp_path)))
-    with pytest.raises(UsageError, match="made before"):
+    with pytest.raises(UsageError, match="after the trainer was made"):
         trainer.train()
     trainer = Trainer(
         torch.nn.Linear(2, 2), args, train_dataset=Data(8), callbacks=[Resumable("trial", storage=str(tmp_path))]

@@ -28,13 +28,13 @@ def told(steps: Sequence[float], summing: float, size: int = 2, epoch: int = 100
 def test_several_that_do_not_pay_are_told_once_with_what_was_measured() -> None:
     """Half of a step of two, and two thirds of one of three, is where one alone is as fast."""
     assert told([0.004] * 200, 0.003) == [
-        "2 devices do not pay for this model: a step takes about 4 ms, of which the sums over all of them take about "
-        "3 ms. With devices=1 a step would take about 2 ms at most."
+        "2 devices are no faster than one for this model: a step takes about 4 ms, of which the sums over all of "
+        "them take about 3 ms. With devices=1 a step would take about 2 ms at most."
     ]
     assert told([0.004] * 200, 0.0019) == []
     assert told([0.3] * 200, 0.19, size=3) == []
     (text,) = told([0.3] * 200, 0.21, size=3)
-    assert "3 devices do not pay" in text
+    assert "3 devices are no faster than one" in text
     assert "about 270 ms at most" in text
 
 
@@ -88,7 +88,7 @@ def test_a_real_training_of_two_processes_tells_it(tmp_path: Any, capsys: pytest
             progress=False,
             callbacks=[lambda event: notes.append(event.text) if isinstance(event, Noted) else None],
         )
-        return [note for note in notes if "do not pay" in note]
+        return [note for note in notes if "are no faster than one" in note]
 
     told, quiet = colabkeep.launch(lambda: (train(100.0), train(0.0)), devices=2)
     assert len(told) == 1

@@ -41,9 +41,9 @@ def untrained(models: Parameters, held: Iterable[Any], trainable: Iterable[str])
         raise UsageError(
             problem=f"The optimizer does not train the model as it is: no optimizer holds {_few(left)}, and it holds "
             f"{_few(shapes)}, which the model does not have. A layer was replaced after the optimizer was built.",
-            remedy="Build the optimizer after the last change of the model: optimizer = …(model.parameters(), …). "
-            "What shall stay as it is: requires_grad_(False), or stop_gradient = True in Paddle. Parameters of "
-            'another module: hand that in too, state={"head": head}.',
+            remedy="Build the optimizer after the last change of the model: optimizer = …(model.parameters(), …). To "
+            "freeze parameters, use requires_grad_(False), or stop_gradient = True in Paddle. If the parameters are "
+            'of another module, pass that too: state={"head": head}.',
         )
     return (
         f"No optimizer holds {len(left)} of the model's {len(wanted)} trainable parameters ({_few(left)}): they stay "

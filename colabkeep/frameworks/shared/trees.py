@@ -458,10 +458,10 @@ def encode_object(part: str, target: Any, leaf: Leaf, prepare: Callable[[Any], A
         kind = type(target)
         raise NotStorable(
             problem=f"{part} is a {kind.__module__}.{kind.__qualname__}, which has no state_dict() and "
-            "load_state_dict() to tell its state and to take it back.",
+            "load_state_dict() to save and restore its state.",
             remedy="Keep a variable of your own loop (a number, a list, a tensor) in run.state, as in x = "
-            'run.state.setdefault("x", x). To an object give the two; they speak in numbers, text, lists, dicts and '
-            f"tensors. Or leave {part} out of the state.",
+            'run.state.setdefault("x", x). Give an object these two methods, with numbers, text, lists, dicts and '
+            f"tensors as its state. Or leave {part} out of the state.",
             path=part,
         )
     state = told.state_dict()

@@ -146,10 +146,10 @@ def _batch_statistics(modules: Iterable[torch.nn.Module]) -> Iterator[str]:
     if layers:
         more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
         yield (
-            f"BatchNorm ({next(iter(layers))}{more}) takes mean and variance of the part of a batch that a process "
-            "has, so another number of processes is another training. On GPUs, resumable_fit(…, sync_batchnorm=True) "
-            "takes them of the whole batch; for a loop of your own, "
-            "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before the optimizer is made does."
+            f"BatchNorm ({next(iter(layers))}{more}) uses mean and variance of one process's part of a batch, so "
+            "another number of processes gives another training. To use the whole batch on GPUs, write "
+            "resumable_fit(…, sync_batchnorm=True); in a loop of your own, call "
+            "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before you create the optimizer."
         )
 
 

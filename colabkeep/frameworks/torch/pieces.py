@@ -196,7 +196,8 @@ def _no_mean(whole: float, mean: float, count: int) -> UsageError:
         problem="micro_batch needs a loss that is the mean of the losses of its samples, and this one is not: of "
         f"{count} samples at once it is {whole:.6g}, of the same in two pieces {mean:.6g}. In pieces, the training "
         "would be another one.",
-        remedy='A sum: take its mean (reduction="mean"). A mean over words or pixels that are not ignored, or by the '
-        "weights of classes: pass torch.nn.CrossEntropyLoss(ignore_index=…, weight=…) itself as loss_fn, which is cut "
-        "rightly. One that compares the samples of a batch (contrastive) cannot be cut: leave out micro_batch.",
+        remedy='If it is a sum, take the mean (reduction="mean"). If it is a mean over words or pixels that are not '
+        "ignored, or weighted by class, pass torch.nn.CrossEntropyLoss(ignore_index=…, weight=…) itself as loss_fn: "
+        "colabkeep can split that. If it compares the samples of a batch (contrastive), it cannot be split: leave out "
+        "micro_batch.",
     )

@@ -43,8 +43,8 @@ _SOON = 7 * 24 * 3600.0  # seconds
 _SILENT = (
     f"Nothing could be sent to Google Drive, or asked there, for more than {SECONDS:.0f} seconds. What it does not "
     "have yet is only on this machine and would be lost with it. Training continues, and colabkeep keeps retrying. "
-    "Keep this machine running until you read here that it works again. Whether Drive is down for everybody, "
-    "https://www.google.com/appsstatus/dashboard/ says."
+    "Keep this machine running until you read here that it works again. https://www.google.com/appsstatus/dashboard/ "
+    "says whether Drive is down for everybody."
 )
 
 
@@ -282,9 +282,9 @@ def _astray(folders: Sequence[MovedFolder], place: Place) -> str:
     else:
         what, back = "was moved elsewhere", f"search Drive for {name!r} and move it back to where it was"
     return (
-        f"The folder {path!r} in Google Drive {what}, so another machine would not find what was saved in it, and that "
-        f"does not count as confirmed any more. New checkpoints are whole, and go to a new folder {path!r}. To have "
-        f"the older ones as well: {back}."
+        f"The folder {path!r} in Google Drive {what}, so another machine would not find the files in it, and they no "
+        f"longer count as confirmed. New checkpoints are complete, and go to a new folder {path!r}. To have the older "
+        f"ones as well: {back}."
     )
 
 

@@ -158,14 +158,17 @@ def _on_more_gpus(facts: Facts) -> Iterator[Advice]:
     if len(usable) < 2:
         return
     second = f"a second experiment on the next: {_CHOOSE[facts.framework].format(usable[1])}"
-    text = f"{len(usable)} GPUs, and a training here uses one of them. Put {second}, another run_name, another process."
+    text = (
+        f"{len(usable)} GPUs, and a training here uses one of them. You can start {second} (another run_name, "
+        "another process)."
+    )
     alike = len(usable) == len(gpus) and len({one.accelerator.name for one in gpus}) == 1
     if facts.framework == "torch" and alike:
         them = "both" if len(usable) == 2 else "all of them"
         text = (
-            f'{gpus[0].accelerator.name} x{len(usable)}: resumable_fit(…, devices="auto") trains on {them}, without it '
-            "on one. What that is worth depends on the model: where it does not pay, a line tells in the first steps "
-            f"(colabkeep has not run on two real GPUs yet). Or put {second}, another run_name, another process."
+            f'{gpus[0].accelerator.name} x{len(usable)}: resumable_fit(…, devices="auto") trains on {them}, without '
+            "it on one. The gain depends on the model: if it is no faster, a line says so in the first steps "
+            f"(colabkeep has not run on two real GPUs yet). Or start {second} (another run_name, another process)."
         )
     yield Advice(code="second-gpu-idle", text=text, warns=True)
 
@@ -221,7 +224,7 @@ def _on_session(facts: Facts) -> Iterator[Advice]:
         yield Advice(
             code="session-nearly-over",
             text=f"This session has about {max(0, int(left // 60))} min left at most. Start a new one first, or train "
-            "on: what is saved goes on in the next.",
+            "now: the next session continues from the last save.",
             warns=True,
         )
     if facts.unanswered:

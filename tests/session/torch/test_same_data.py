@@ -157,9 +157,9 @@ CHANGES: dict[str, tuple[Make, Make, list[str]]] = {
     "another normalisation": (
         Pictures,
         lambda: Pictures(scale=0.5),
-        ["other contents of the same shape", "labels are what they were: a transform"],
+        ["other contents of the same shape", "labels have not changed: a transform"],
     ),
-    "other labels": (Pictures, lambda: Pictures(shift=1), ["Labels, or other numbers, are not"]),
+    "other labels": (Pictures, lambda: Pictures(shift=1), ["Labels or other numbers have changed"]),
     "rows of a table in another order": (
         lambda: rows(1),
         lambda: rows(2),
@@ -275,7 +275,7 @@ def test_a_leaking_split_is_named_for_both_of_its_halves(tmp_path: Path, workers
         fit(tmp_path, *split(2), workers=workers)
     lines = list(caught.value.differences)
     assert [line.partition(":")[0] for line in lines] == ["training data", "validation data"]
-    assert all("samples that were trained on may be validated on" in line for line in lines)
+    assert all("you may now validate on samples that you trained on" in line for line in lines)
 
 
 def test_another_validation_set_is_refused(tmp_path: Path) -> None:

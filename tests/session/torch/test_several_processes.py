@@ -426,7 +426,7 @@ def test_what_another_number_of_processes_changes_is_said(tmp_path: Path, size: 
     done = session(tmp_path / "run", size, plain=True, draws=True)
     told = "".join(str(told) for told in done.told[0])
     assert ("find_unused_parameters=True" in told) is said
-    assert "BatchNorm (3) takes mean and variance of the part of a batch that a process has" in told
+    assert "BatchNorm (3) uses mean and variance of one process's part of a batch" in told
 
 
 @pytest.mark.parametrize(("wrapped", "plain"), [("static", False), ("inside", True), ("bare", True)])
@@ -444,7 +444,7 @@ def test_a_stream_that_takes_its_share_by_rank_is_told(tmp_path: Path, split: bo
     """Each batch is shared out once more, and most samples would never be seen."""
     done = session(tmp_path / "run", 2, kind="stream", split=split, samples=96)
     assert done.status == [0, 0], done.errors
-    assert ("shared out twice" in str(done.told[0])) is split
+    assert ("split twice" in str(done.told[0])) is split
 
 
 @pytest.mark.parametrize("unseeded", [0, 1])
