@@ -27,7 +27,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cached_property, partial
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
@@ -40,7 +40,7 @@ from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted, RestoredInexactly
 from colabkeep.core.settings import Plain
-from colabkeep.integrations.keras_data import Pipeline, build_model, changes, find_source, traced
+from colabkeep.integrations.keras_data import DRAWN, Pipeline, Traced, Validations, build_model, changes, find_source
 from colabkeep.integrations.keras_files import ToldFile, load_file
 from colabkeep.integrations.keras_insides import check, inside, unknown
 from colabkeep.integrations.memories import Memories, filled, told
@@ -62,6 +62,7 @@ _OTHER_DATA = (
     "same data in another order (file names are often shuffled without a seed), so some samples may come twice in an "
     "epoch and others not at all"
 )
+_NO_NUMBERS = ("string", "resource", "variant")  # types of TensorFlow
 _HEARD_EVERY = 16  # steps: where Keras calls callbacks beside the training, the loss is waited for so often
 _NUMBERED = re.compile(r"_\d+(?=/|$)")  # "dense_3" is the name of the same layer in a cell that is run again
 
@@ -188,6 +189,7 @@ class Fitting(Beside):
         self._keep, self._model, self._callbacks = keep, model, fit["callbacks"]
         self._iterator, self._numbers = fit["epoch_iterator"], fit["numbers"]
         self._validation = fit.get("validation_data")
+        self.validations = Validations(self._validation)
         self._first, self._epochs_asked = fit["initial_epoch"], fit["epochs"]
         # Where no epoch is left: up to Keras 3.6 fit wants one, in which nothing happens.
         self._behind = self._epochs_asked - ("training_logs" not in fit)
@@ -204,6 +206,8 @@ class Fitting(Beside):
     def open(self) -> None:
         model = self._model
         self._source = find_source(self._iterator, self._keep.seed)
+        given = self._source.placed and keras.backend.backend() == "tensorflow" and not model.run_eagerly
+        self._step = Traced(model.train_function, self._iterator) if given else model.train_function
         optimizers = Optimizers(self)
         names = {id(variable): name for name, variable in _named(model.variables)}
         self._state = State(self, ToldFile(model, names, optimizers.all))
@@ -212,6 +216,8 @@ class Fitting(Beside):
         )
         run.saves_inside = False
         run.asked_by = "epochs", "fit"
+        drawn = DRAWN if isinstance(self._step, Traced) and self._step.draws else None
+        run.exceptions = tuple(filter(None, (drawn, self._source.doubt, self.validations.doubt)))
         run.__enter__()
         self._run = run
         self._stand_in()
@@ -283,6 +289,23 @@ class Fitting(Beside):
         """The number of epochs in the call."""
         return int(self._epochs_asked)
 
+    @cached_property
+    def strays(self) -> list[Any]:
+        """Variables of TensorFlow that a step uses and Keras does not know: a `tf.Variable` or `tf.random.Generator` of
+        a layer, or seeds that no layer of the model has."""
+        if not isinstance(self._step, Traced):
+            return []
+        seeds = self.global_seed()
+        known = [
+            *self._model.variables,
+            *self._model.metrics_variables,
+            *(variable for each in Optimizers(self).all for variable in each.variables),
+            *_states(self._model),
+            *([] if seeds is None else [seeds.state]),
+        ]
+        theirs = {id(each.value) for each in known}
+        return [each for each in self._step.variables if id(each) not in theirs and each.dtype.name not in _NO_NUMBERS]
+
     def settle(self) -> None:
         """Wait for callbacks that are under way beside the training."""
         if self._asynchronous:
@@ -323,9 +346,7 @@ class Fitting(Beside):
         if self._source.placed:
             listed = hasattr(iterator, "_enumerate_iterator")
             self.replace(iterator, "_enumerate_iterator" if listed else "enumerate_epoch", self._steps)
-        given = self._source.placed and keras.backend.backend() == "tensorflow" and not model.run_eagerly
-        step = traced(model.train_function, iterator) if given else model.train_function
-        self.replace(model, "train_function", partial(self._guarded, step))
+        self.replace(model, "train_function", partial(self._guarded, self._step))
         self.replace(model, "evaluate", partial(self._evaluate, model.evaluate))
 
     def stand_back(self) -> None:
@@ -341,7 +362,14 @@ class Fitting(Beside):
             return None
 
     def _evaluate(self, whole: Callable[..., Any], *words: Any, **more: Any) -> Any:
-        return self._guarded(whole, *words, **more) if self.live else {}
+        if not self.live:
+            return {}
+        if not self.validations.count(more.get("x")):
+            return self._guarded(whole, *words, **more)
+        self.validations.catch_up(self._model._eval_epoch_iterator)
+        found = self._guarded(whole, *words, **more)
+        self.validations.done += 1
+        return found
 
     def _hear(self, name: str, *words: Any, **more: Any) -> None:
         if self.live:
@@ -546,15 +574,22 @@ def _stored(variable: Any) -> Any:
     """What a checkpoint can hold: a tensor of torch as it is, anything else as an array."""
     if keras.backend.backend() == "torch":
         return variable.value.detach()
-    array = np.array(variable.value) if keras.backend.backend() == "tensorflow" else np.asarray(variable.value)
+    return _array(variable.value)
+
+
+def _array(value: Any) -> Any:
+    array = np.array(value) if keras.backend.backend() == "tensorflow" else np.asarray(value)
     return array if array.dtype.kind in "biufc" else array.view(f"u{array.dtype.itemsize}")  # bfloat16 is no NumPy type
 
 
 def _assign(variable: Any, value: Any) -> None:
-    if keras.backend.backend() != "torch":
-        kind = np.asarray(variable.value).dtype
-        value = value if value.dtype == kind else value.view(kind)
-    variable.assign(value)
+    variable.assign(value if keras.backend.backend() == "torch" else _as(value, variable.value))
+
+
+def _as(value: Any, like: Any) -> Any:
+    """What `_array` made, in its own type again."""
+    kind = np.asarray(like).dtype
+    return value if value.dtype == kind else value.view(kind)
 
 
 class Optimizers:
@@ -635,6 +670,8 @@ class State(Kept):
             "dataset": self._of_dataset(fitting.dataset),
             "validation": self._of_dataset(fitting.validation),
             "pipeline": fitting.pipeline.told() if fitting.pipeline is not None else None,
+            "validations": fitting.validations.done,
+            "strays": self._strays(),
             "seeds": None if seeds is None else _stored(seeds.state),
             "ended_of": fitting.epochs_asked if fitting.ended else None,
             "settings": self._written,
@@ -656,16 +693,12 @@ class State(Kept):
         self.say_gone(self._callbacks.load_state_dict(state["callbacks"]))
         for name, each in _held(fitting):
             self._give(name, each, state.get("held", {}).get(name))
-        for dataset, kept in ((fitting.dataset, state["dataset"]), (fitting.validation, state.get("validation", {}))):
-            for name, value in kept.items():
-                there: Any = getattr(dataset, name, None)
-                if isinstance(there, np.ndarray) and isinstance(value, list):
-                    texts = np.asarray(value, object if there.dtype == object else None)
-                    setattr(dataset, name, texts)
-                else:
-                    setattr(dataset, name, filled(there, value))
+        self._give_dataset(fitting.dataset, state["dataset"])
+        self._give_dataset(fitting.validation, state.get("validation", {}))
         if fitting.pipeline is not None and state.get("pipeline") is not None:  # earlier versions knew none
             self.other_data = not fitting.pipeline.take(state["pipeline"])
+        fitting.validations.done = fitting.validations.behind = state.get("validations", 0)
+        self._give_strays(state.get("strays", ()))
         if state["seeds"] is not None:
             _assign(fitting.global_seed(make=True).state, state["seeds"])
         self._ended_of = state["ended_of"]
@@ -682,6 +715,14 @@ class State(Kept):
                 _assign(variable, value)
         else:
             self.say_gone([name])
+
+    def _give_dataset(self, dataset: object | None, kept: Mapping[str, Any]) -> None:
+        for name, value in kept.items():
+            there: Any = getattr(dataset, name, None)
+            if isinstance(there, np.ndarray) and isinstance(value, list):
+                setattr(dataset, name, np.asarray(value, object if there.dtype == object else None))
+            else:
+                setattr(dataset, name, filled(there, value))
 
     def over(self) -> str | None:
         """Why there is nothing left to train although epochs are left; None if there is."""
@@ -710,6 +751,21 @@ class State(Kept):
         config = {} if optimizer is None else optimizer.get_config()
         rate = config.get("learning_rate")
         return float(f"{rate:.7g}") if isinstance(rate, float) and not int(optimizer.iterations) else None
+
+    def _strays(self) -> list[Any]:
+        strays = self._fitting.strays
+        size = sum(each.dtype.size * each.shape.num_elements() for each in strays)
+        if size <= _LARGE:
+            return [_array(each) for each in strays]
+        self.say(
+            f"A step uses variables of TensorFlow that are not the model's ({size >> 20} MiB), too many to be stored "
+            "with each checkpoint: if it changes them, a resumed training goes on with other values"
+        )
+        return []
+
+    def _give_strays(self, values: Sequence[Any]) -> None:
+        for variable, value in zip(self._fitting.strays, values, strict=False):
+            variable.assign(_as(value, variable))
 
     def _of_dataset(self, dataset: object | None) -> dict[str, Any]:
         """What a PyDataset has that decides what its batches are, and that its methods may change."""

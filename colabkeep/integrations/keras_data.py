@@ -5,7 +5,10 @@ This module carries the user's own data: the engine looks in it for generators t
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import keras
@@ -21,6 +24,7 @@ class Source:
 
     placed = False
     dataset: object | None = None
+    doubt: str | None = "An epoch that is cut off begins again at its first batch, so the weights may be other ones."
     loader: Any = None
 
     def __init__(self, promise: str) -> None:
@@ -41,6 +45,7 @@ class Loaded(Source):
     """A DataLoader of torch, which the run itself knows how to place."""
 
     placed = True
+    doubt = None
 
     def __init__(self, loader: Any) -> None:
         super().__init__("a resumed epoch goes on at the batch that was saved.")
@@ -51,6 +56,7 @@ class Drawn(Source):
     """Batches that can be asked for by number, in the run's own order."""
 
     placed = True
+    doubt = None
 
     def __init__(self, batches: Batches, promise: str = "") -> None:
         super().__init__(f"a resumed epoch goes on at the batch that was saved.{promise}{batches.short()}")
@@ -73,6 +79,7 @@ class Piped(Source):
     """A `tf.data` pipeline, whose iterators tell and take where they are."""
 
     placed = True
+    doubt = None
 
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__(
@@ -352,22 +359,82 @@ def build_model(model: Any, iterator: Any) -> None:
                 raise
 
 
-def traced(train: Callable[[Any], Any], iterator: Any) -> Callable[[Any], Any]:
+class Traced:
     """`train_function` of TensorFlow for batches that are handed to it. Keras would trace it for the shape of the first
     one, which differs in a session that begins with an epoch's shorter last batch, and would round differently there.
-    So it is traced for the shapes that Keras's own data sets tell."""
-    import tensorflow as tf
+    So it is traced for the shapes that Keras's own data sets tell, and at once: what Keras makes while it traces a step
+    (optimizers, metrics) is there before a checkpoint is loaded.
 
-    spec = iterator._distributed_dataset.element_spec
-    one: Any = tf.function(lambda data: train([data]), input_signature=[spec], autograph=False)
+    `draws`: does a step draw from `tf.random`? `variables`: those of TensorFlow that a step uses, in its
+    order.
+    """
 
-    def step(batches: Any) -> Any:
+    def __init__(self, train: Callable[[Any], Any], iterator: Any) -> None:
+        import tensorflow as tf
+
+        self._flatten, self._pack = tf.nest.flatten, tf.nest.pack_sequence_as
+        self._spec = iterator._distributed_dataset.element_spec
+        step = tf.function(lambda data: train([data]), input_signature=[self._spec], autograph=False)
+        self._step: Any = step
+        graph = step.get_concrete_function().graph
+        handles = {id(each.handle): each for each in graph.variables}  # they are in a set, in no order
+        self.variables = [handles[id(given)] for given, _ in graph.captures if id(given) in handles]
+        written = graph.as_graph_def()
+        nodes = [*written.node, *(node for each in written.library.function for node in each.node_def)]
+        # Where it has a seed for an attribute, its state is its own; what Keras draws with takes it as an input.
+        self.draws = any("seed" in node.attr for node in nodes)
+
+    def __call__(self, batches: Any) -> Any:
         logs = None
         for batch in batches:
-            logs = one(tf.nest.pack_sequence_as(spec, tf.nest.flatten(batch)))
+            logs = self._step(self._pack(self._spec, self._flatten(batch)))
         return logs
 
-    return step
+
+class Validations:
+    """What `fit` validates on, as far as one validation depends on those before: a `tf.data` pipeline counts its
+    iterators, and shuffles otherwise in each.
+
+    `doubt`: why a resumed training may validate on other batches; None if it does not.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.done = 0
+        self.behind = 0  # of them, those of earlier sessions that the pipeline does not know of
+        self.doubt: str | None = None
+        tensorflow: Any = sys.modules.get("tensorflow")
+        self._data = data if tensorflow is not None and isinstance(data, tensorflow.data.Dataset) else None
+        if self._data is not None and place_of(iter(data)) is None:
+            self.doubt = _VALIDATED.format(why="its tf.data pipeline draws from tf.random or calls functions of Python")
+        elif isinstance(data, Iterator):
+            self.doubt = _VALIDATED.format(why="a generator begins anew")
+
+    def count(self, data: Any) -> bool:
+        """Does the order depend on those before when this data is validated on?"""
+        return self._data is not None and data is self._data
+
+    def catch_up(self, iterator: Any) -> None:
+        """Let the pipeline count as many iterators as in the validations that are done; nothing is read."""
+        behind, self.behind = self.behind, 0
+        for _ in range(behind):
+            if keras.backend.backend() == "tensorflow":
+                steps = getattr(iterator, "_enumerate_iterator", None) or iterator.enumerate_epoch
+                deque(islice(steps(), None if iterator.num_batches else 1), maxlen=0)
+                iterator.reset()
+            else:
+                iter(iterator.data_adapter.get_tf_dataset())
+
+
+_VALIDATED = (
+    "A resumed training may validate on other batches, for {why}: then val_… and what depends on it differ. To have "
+    "the same, validate on arrays, a keras.utils.PyDataset, or a tf.data pipeline without tf.random and functions of "
+    "Python."
+)
+DRAWN = (
+    "This model's step draws from tf.random, and TensorFlow tells nobody where that is: a resumed training draws other "
+    "numbers, so its weights are other ones. keras.random and Keras's layers draw from seeds that are kept: "
+    "keras.random.normal(shape, seed=self.seed_generator), with a keras.random.SeedGenerator in the layer."
+)
 
 
 _AGAIN = (

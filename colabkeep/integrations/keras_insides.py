@@ -53,7 +53,7 @@ TABLE: Table = {
     },
     "keras.src.saving.saving_lib:H5IOStore": {"make": ["path", "*"]},
     "keras:Model": {
-        **dict.fromkeys(("_initial_epoch", "metrics_variables", "train_function")),
+        **dict.fromkeys(("_initial_epoch", "_eval_epoch_iterator", "metrics_variables", "train_function")),
         "_flatten_layers": ["include_self", "recursive"],
         "_symbolic_build": ["iterator", "data_batch"],
     },

@@ -1001,12 +1001,13 @@ def as_event(checkpoint: str, note: str) -> Event:
     return RestoredInexactly(checkpoint=checkpoint, reason=note) if isinstance(note, Inexact) else Noted(text=note)
 
 
-def run_started(spec: RunSpec, session: str, *, changed: bool = False) -> RunStarted:
+def run_started(spec: RunSpec, session: str, *, changed: bool = False, exceptions: tuple[str, ...] = ()) -> RunStarted:
     """What holds for these parts on this machine. "Exact" is said only where nothing is known that prevents it.
     `changed`: the bits depend on something that is not as it was when the checkpoint was made, which is told besides.
+    `exceptions`: as in `Exactness`, those of a trainer.
     """
     told, deadline, clock = spec.framework.exactness(spec.parts), spec.deadline, spec.clock
-    exceptions = (*told.exceptions, *spec.exceptions)
+    exceptions = (*told.exceptions, *spec.exceptions, *exceptions)
     names = [name.removeprefix("state.") for name in spec.parts if name != "fit"]
     more = [] if len(names) <= _MOST else [f"{len(names) - _MOST} more"]
     restored = f"{', '.join(names[:_MOST] + more)}, the random streams and the position in the data are restored"

@@ -245,6 +245,9 @@ class Run:
     """Of a trainer: what of its arguments says how long it trains, and its method that trains. Its user writes no loop,
     and may call that method several times."""
 
+    exceptions: tuple[str, ...] = ()
+    """Of a trainer: sentences on what of its training a resume does not give back to the bit."""
+
     finished = False
     """Did the loop come to its end?"""
 
@@ -303,7 +306,7 @@ class Run:
         self._signals.install()
         self.began, self._unwatch = True, _watch(self)
         changed = any(isinstance(event, RestoredInexactly) for event in events)
-        started = run_started(spec, session.id, changed=changed)
+        started = run_started(spec, session.id, changed=changed, exceptions=self.exceptions)
         events.extendleft([started, *_complete(spec, self.resumed_from)])  # said first
         unseen = _unseen_told(self._unseen, session.state, self.resumed_from, events.append)
         self._event_bus = EventBus(

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from colabkeep.core.errors import Incompatible, UnknownArgument, UsageError
-from colabkeep.core.events import AlreadyComplete, Event, Noted, RestoredInexactly
+from colabkeep.core.events import AlreadyComplete, Event, Noted, RestoredInexactly, RunStarted
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = pytest.importorskip("keras", minversion="3.5")
@@ -463,18 +463,21 @@ def test_data_that_cannot_be_placed_begins_its_epoch_again_and_that_is_said(tmp_
         while True:
             yield X[:8], Y[:8]
 
-    def session(*more: Any) -> list[Any]:
-        return fit(tmp_path, *more, x=batches(), y=None, batch_size=None, shuffle=False, steps_per_epoch=4)
+    def session(*more: Any, **words: Any) -> list[Any]:
+        return fit(tmp_path, *more, x=batches(), y=None, batch_size=None, shuffle=False, steps_per_epoch=4, **words)
 
     with pytest.raises(Breakage):
         session(Breaking(6))
-    found = session(Breaking())
+    told = list[Event]()
+    found = session(Breaking(), words={"callbacks": [told.append]})
+    assert next(each.exactness for each in told if isinstance(each, RunStarted)) == "mostly"
     assert [line[:2] for line in found[4] if line[0] != "batch"] == [
         [word, epoch] for epoch in range(3) for word in ("begin", "end")
     ]
-    assert any("begins again at its first batch" in line and "Generator" in line for line in found[-1])
-    assert any("only at the end of each epoch" in line for line in found[-1])
-    assert not any("run.batches" in line for line in found[-1])  # that is for loops of one's own
+    lines = [each.text for each in told if isinstance(each, Noted)]
+    assert any("begins again at its first batch" in line and "Generator" in line for line in lines)
+    assert any("only at the end of each epoch" in line for line in lines)
+    assert not any("run.batches" in line for line in lines)  # that is for loops of one's own
 
 
 @pytest.mark.parametrize("kind", ["a tf.data pipeline", "a pipeline without an end"])
@@ -557,27 +560,142 @@ class NotCallable(keras.Model):  # type: ignore[misc]
         return self.compute_metrics(x, y, y_pred)
 
 
-def test_metrics_that_come_with_the_first_step_are_told_to_be_lost(tmp_path: Path) -> None:
-    """Of the epoch that was cut off; its weights are the same."""
+@pytest.mark.parametrize("eager", [False, True])
+def test_metrics_that_come_with_the_first_step_go_on_or_are_told_to_be_lost(tmp_path: Path, eager: bool) -> None:
+    """They are there where the step is traced; else those of the epoch that was cut off are lost, and no weights."""
     if BACKEND != "tensorflow":
         pytest.skip(f"not with {BACKEND}")
-    told, weights = list[Event](), []
+    told, found = list[Event](), []
     for folder, step in (("whole", 0), ("kept", 4), ("kept", 0)):
         keras.utils.clear_session()
         keras.utils.set_random_seed(3)
         model = NotCallable()
-        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss, metrics=["accuracy"], run_eagerly=eager)
         words: dict[str, Any] = {"storage": str(tmp_path / folder), "progress": False, "callbacks": [told.append]}
+        calls = [Resumable("n", **words), Interrupting(step)]
         try:
-            model.fit(X, Y, batch_size=8, epochs=2, verbose=0, callbacks=[Resumable("n", **words), Interrupting(step)])
+            history = model.fit(X, Y, batch_size=8, epochs=2, verbose=0, callbacks=calls).history
         except SystemExit:
             assert step
-        weights.append([keras.ops.convert_to_numpy(each.value).tolist() for each in model.trainable_variables])
-    assert weights[0] == weights[2]
+            continue
+        weights = [keras.ops.convert_to_numpy(each.value).tolist() for each in model.trainable_variables]
+        found.append([weights, None if eager else history])
+    assert found[0] == found[1]
     assert (
         sum(isinstance(each, Noted) and "metrics of this epoch have lost their counts" in each.text for each in told)
-        == 1
+        == eager
     )
+
+
+def noisy(**words: Any) -> Any:
+    """A model whose layer draws, and counts, as TensorFlow does it; compiled."""
+    import tensorflow as tf
+
+    class Noise(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.drawn, self.calls = tf.random.Generator.from_seed(3), tf.Variable(0.0)
+
+        def call(self, x: Any) -> Any:
+            self.calls.assign_add(1.0)
+            return x + self.drawn.normal((1,)) + 0.01 * self.calls
+
+    model = keras.Sequential([keras.Input((6, 6, 1)), Noise(), keras.layers.Flatten(), keras.layers.Dense(3)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), **words)
+    return model
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_variables_of_tensorflow_that_a_step_uses_go_on(tmp_path: Path, jit: bool) -> None:
+    """A `tf.Variable` and a `tf.random.Generator` of a layer are none of the model's variables."""
+    if BACKEND != "tensorflow":
+        pytest.skip(f"not with {BACKEND}")
+    found = []
+    for folder, step in (("whole", 0), ("kept", 8), ("kept", 0)):
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(3)
+        model = noisy(jit_compile=jit)
+        keep = Resumable("n", storage=str(tmp_path / folder), progress=False, save_every="2 steps")
+        try:
+            model.fit(X, Y, batch_size=8, epochs=2, verbose=0, callbacks=[keep, Breaking(step)])
+        except Breakage:
+            assert step
+            continue
+        noise = model.layers[0]
+        weights = [each.numpy().tolist() for each in model.variables]
+        found.append([weights, float(noise.calls), noise.drawn.state.numpy().tolist()])
+    assert found[0] == found[1]
+
+
+def test_variables_of_tensorflow_that_are_too_many_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a large model beside the one that is trained."""
+    if BACKEND != "tensorflow":
+        pytest.skip(f"not with {BACKEND}")
+    monkeypatch.setattr("colabkeep.integrations.keras._LARGE", 8)
+    told = list[Event]()
+    words: dict[str, Any] = {"storage": str(tmp_path), "progress": False, "callbacks": [told.append]}
+    noisy().fit(X, Y, batch_size=8, verbose=0, callbacks=[Resumable("n", **words)])
+    assert any(isinstance(each, Noted) and "too many to be stored" in each.text for each in told)
+
+
+def test_a_step_that_draws_from_tf_random_is_not_called_exact(tmp_path: Path) -> None:
+    """Nobody is given its state; before the first step a line says so, and names what is kept."""
+    if BACKEND != "tensorflow":
+        pytest.skip(f"not with {BACKEND}")
+    import tensorflow as tf
+
+    said: list[Any] = []
+    for draw in (tf.random.normal, keras.random.normal):
+        keras.utils.clear_session()
+        noise = keras.layers.Lambda(lambda x, draw=draw: x + draw((1,)))
+        model = keras.Sequential([keras.Input((6, 6, 1)), noise, keras.layers.Flatten(), keras.layers.Dense(3)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        told = list[Event]()
+        words: dict[str, Any] = {"storage": str(tmp_path), "progress": False, "callbacks": [told.append]}
+        model.fit(X, Y, verbose=0, callbacks=[Resumable(f"{len(said)}", **words)])
+        started = next(each for each in told if isinstance(each, RunStarted))
+        said.append((started.exactness, ["tf.random" in each for each in started.reasons]))
+    assert said[0] == ("mostly", [True])
+    assert said[1] == ("exact", [])
+
+
+def validated(kind: str) -> Any:
+    """What a training is validated on, where one validation depends on those before it."""
+    tf = pytest.importorskip("tensorflow")
+    samples = tf.data.Dataset.from_tensor_slices((X[:50], Y[:50])).shuffle(50, seed=7).batch(8)
+    if kind == "a pipeline that draws":
+        return samples.map(lambda x, y: (x + tf.random.uniform(()), y))
+    return samples.repeat() if kind == "a pipeline without an end" else samples
+
+
+@pytest.mark.parametrize("kind", ["a pipeline", "a pipeline without an end", "all of a pipeline"])
+def test_a_validation_pipeline_shuffles_as_it_would_have(tmp_path: Path, kind: str) -> None:
+    """Each validation has another order, and, with `validation_steps`, other samples."""
+    if BACKEND == "torch":
+        pytest.skip("the tests of that backend have no TensorFlow")
+    call: dict[str, Any] = {"validation_steps": 7 if kind.startswith("all") else 3, "validation_batch_size": None}
+    whole = fit(tmp_path / "whole", validation_data=validated(kind), **call)
+    for step in (15, 28):
+        with pytest.raises(Breakage):
+            fit(tmp_path / "kept", Breaking(step), validation_data=validated(kind), **call)
+    assert fit(tmp_path / "kept", Breaking(), validation_data=validated(kind), **call)[:-1] == whole[:-1]
+
+
+@pytest.mark.parametrize("kind", ["a generator", "a pipeline that draws"])
+def test_a_validation_that_may_be_another_one_is_told(tmp_path: Path, kind: str) -> None:
+    """Before the first step, and "exact" is not said."""
+    told = list[Event]()
+    if kind == "a generator":
+        data: Any = (each for _ in range(99) for each in samples_of(8))
+    elif BACKEND == "torch":
+        pytest.skip("the tests of that backend have no TensorFlow")
+    else:
+        data = validated(kind)
+    fit(tmp_path, validation_data=data, validation_steps=2, words={"callbacks": [told.append]})
+    started = next(each for each in told if isinstance(each, RunStarted))
+    assert started.exactness == "mostly"
+    assert [each for each in started.reasons if "validate on other batches" in each]
 
 
 def samples_of(size: int) -> Any:
