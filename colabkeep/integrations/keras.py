@@ -40,7 +40,16 @@ from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted, RestoredInexactly
 from colabkeep.core.settings import Plain
-from colabkeep.integrations.keras_data import DRAWN, Pipeline, Traced, Validations, build_model, changes, find_source
+from colabkeep.integrations.keras_data import (
+    DRAWN,
+    EAGER,
+    Pipeline,
+    Traced,
+    Validations,
+    build_model,
+    changes,
+    find_source,
+)
 from colabkeep.integrations.keras_files import ToldFile, load_file
 from colabkeep.integrations.keras_insides import check, inside, unknown
 from colabkeep.integrations.memories import Memories, filled, told
@@ -216,7 +225,8 @@ class Fitting(Beside):
         )
         run.saves_inside = False
         run.asked_by = "epochs", "fit"
-        drawn = DRAWN if isinstance(self._step, Traced) and self._step.draws else None
+        eager = EAGER if keras.backend.backend() == "tensorflow" and model.run_eagerly else None
+        drawn = DRAWN if isinstance(self._step, Traced) and self._step.draws else eager
         run.exceptions = tuple(filter(None, (drawn, self._source.doubt, self.validations.doubt)))
         run.__enter__()
         self._run = run

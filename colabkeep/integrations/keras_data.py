@@ -430,6 +430,10 @@ _VALIDATED = (
     "the same, validate on arrays, a keras.utils.PyDataset, or a tf.data pipeline without tf.random and functions of "
     "Python."
 )
+EAGER = (
+    "With run_eagerly=True colabkeep cannot see whether a step draws from tf.random or uses a tf.Variable of its own. "
+    "If it does, a resumed training has other weights. Without run_eagerly colabkeep looks at the step."
+)
 DRAWN = (
     "This model's step draws from tf.random, and TensorFlow tells nobody where that is: a resumed training draws other "
     "numbers, so its weights are other ones. keras.random and Keras's layers draw from seeds that are kept: "
