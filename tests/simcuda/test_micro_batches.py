@@ -21,7 +21,7 @@ from tests.simcuda.device import Simulation
 
 pytestmark = pytest.mark.simulated
 
-ROOM = 300_000  # bytes: for 512 rows of activations, and not for 1024
+ROOM = 400_000  # bytes: for 512 rows of activations, not for 1024, and for what the first training here leaves behind
 
 
 def fit(folder: Path, micro: Any, lengths: list[int], end: int | None = None) -> tuple[dict[str, Any], list[Event]]:
@@ -86,10 +86,9 @@ def test_a_longer_sequence_in_the_middle_has_the_step_done_again_exactly(
     lengths = [8, 8, 8, 32, 8, 8]
     with simulation.device_memory(ROOM):
         adapted, events = fit(tmp_path / "auto", "auto", lengths)
-    said = [event.text for event in events if isinstance(event, Noted) and "did not fit" in event.text]
-    assert said[0].startswith("Step 4: 32 samples at a time did not fit")
-    # A busy machine gives the first attempt's memory back late: then half of it does not fit either.
-    micro = int(said[-1].partition("repeated with ")[2].partition(".")[0])
+    (said,) = [event.text for event in events if isinstance(event, Noted) and "did not fit" in event.text]
+    assert said.startswith("Step 4: 32 samples at a time did not fit")
+    micro = int(said.partition("repeated with ")[2].partition(".")[0])
     fit(tmp_path / "by hand", None, lengths, end=3)
     assert equal(adapted, fit(tmp_path / "by hand", micro, lengths)[0])
     with simulation.device_memory(ROOM):
