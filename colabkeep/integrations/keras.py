@@ -374,7 +374,7 @@ class Fitting(Beside):
     def _evaluate(self, whole: Callable[..., Any], *words: Any, **more: Any) -> Any:
         if not self.live:
             return {}
-        if not self.validations.count(more.get("x")):
+        if not self.validations.counts(more.get("x")):
             return self._guarded(whole, *words, **more)
         self.validations.catch_up(self._model._eval_epoch_iterator)
         found = self._guarded(whole, *words, **more)

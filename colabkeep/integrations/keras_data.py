@@ -409,7 +409,7 @@ class Validations:
         elif isinstance(data, Iterator):
             self.doubt = _VALIDATED.format(why="a generator begins anew")
 
-    def count(self, data: Any) -> bool:
+    def counts(self, data: Any) -> bool:
         """Does the order depend on those before when this data is validated on?"""
         return self._data is not None and data is self._data
 

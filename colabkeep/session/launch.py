@@ -437,8 +437,8 @@ def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Cal
         waits = min(0.0 if each.still_since is None else now - each.still_since for each in late)
         places = "; ".join(f"rank {each.rank} is at {each.where}" for each in late)
         text = (
-            f"For {waits:.0f} s no process has taken a step or gone on to another line: {places}. If nothing takes "
-            "that long there, stop this cell and run it again: the training goes on from its last checkpoint."
+            f"For {waits:.0f} s no process was seen to go on, looked at every {_PULSE:.0f} s: {places}. If nothing "
+            "takes that long there, stop this cell and run it again: the training goes on from its last checkpoint."
         )
     if waits < _LONG or not late:
         return 0.0
@@ -454,11 +454,11 @@ def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
     waiting = [each for each in processes if each.waited is not None]
     for each in processes:
         silence = 0.0 if each.heard_at is None or each.result or each.silent else now - each.heard_at
+        if silence < _SILENT:
+            continue
         others = [other for other in processes if other is not each]
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - silence))
         where = f" It was last at {each.where}." if each.where else ""
-        if silence < _SILENT:
-            continue
         if _is_stopped(each) and any(now - (other.heard_at or 0.0) < _SILENT for other in others):
             problem = (
                 f"Nothing was heard of rank {each.rank} of {size} since {since}, for {silence:.0f} s: its process is "
@@ -467,7 +467,8 @@ def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
         elif any(other.waited is not None for other in others):
             problem = (
                 f"Nothing was heard of rank {each.rank} of {size} since {since}, for {silence:.0f} s, and the others "
-                f"wait for it: a call in it holds the interpreter and does not return.{where} All processes were ended."
+                "wait for it: its process is stopped, or a call in it holds the interpreter and does not return."
+                f"{where} All processes were ended."
             )
         else:
             continue
