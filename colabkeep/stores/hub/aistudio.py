@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from colabkeep.core.errors import (
     MissingDependency,
@@ -74,6 +74,13 @@ _BRANCH = "master"
 _PAGE = 1000
 _README = "README.md"  # AI Studio puts one into each repository
 _SMALL = 5 * 2**20  # bytes; up to which AI Studio keeps a file in git itself
+
+
+class _File(NamedTuple):
+    """A file to be uploaded: where it lies, and its MD5, as an object storage states it."""
+
+    path: str
+    md5: str
 
 
 class AIStudio:
@@ -193,7 +200,7 @@ class AIStudio:
                 size=came,
                 sha256=sha256.hexdigest(),
                 git=git_digest(path.read_bytes()) if came <= _SMALL else None,
-                handle=(str(path), md5.hexdigest()),  # where it lies; and as an object storage states it
+                handle=_File(str(path), md5.hexdigest()),
             )
 
     def commit(self, additions: Iterable[Addition], deletions: Iterable[Fact], parent: str) -> str:
@@ -206,7 +213,7 @@ class AIStudio:
         for addition in additions:
             self._see_token()
             path, seconds = self._path(addition.name), 2 * _TELL + addition.size / _SLOWEST
-            said = self._sdk(f"take {path!r} into", seconds, operation="upload", path=addition.handle[0], name=path)
+            said = self._sdk(f"take {path!r} into", seconds, operation="upload", path=addition.handle.path, name=path)
             if self._fact(addition.name) is None:
                 raise self._skipped(addition.name, said)
         return ""
@@ -216,8 +223,10 @@ class AIStudio:
             return True
         if not _points_to(fact, addition.sha256, addition.size):
             return False
-        (size, etag), (_, md5) = self._stored(fact), addition.handle
-        return size == addition.size and (etag == md5 or digest_of(self.reader(fact)) == addition.sha256)
+        size, etag = self._stored(fact)
+        return size == addition.size and (
+            etag == addition.handle.md5 or digest_of(self.reader(fact)) == addition.sha256
+        )
 
     def states(self, receipt: Receipt, fact: Fact | None) -> bool | None:
         fact = fact or self._glance(receipt.name)
