@@ -93,7 +93,7 @@ def test_a_run_of_many_sessions_is_shown_in_few_bytes(tmp_path: Path, kit: Simpl
         clock.advance(HOUR)
     html = colabkeep.report("r", storage=tmp_path)._repr_html_()
     shown = kit.Shown(html)
-    assert len(html.encode()) < 21_000
+    assert len(html.replace(str(tmp_path), "~").encode()) < 20_800  # how long a machine's folder is, it does not say
     assert all(f"{number} · " in shown.text for number in range(1, 21))
     assert f"20 · {run._session.id}" in shown.text
     assert "<script>alert(1)</script>" in shown.text
