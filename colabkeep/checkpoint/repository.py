@@ -270,7 +270,8 @@ class Repository:
         self.store, self.run = store, run  # its name as it is written
         self.folder = check_name(run_folder(run))  # and where its objects lie
         self.blobs = Blobs(store, self.folder, self.files)
-        self._seen: dict[str, int] | None = None  # name inside the run → size in bytes, while one look is to do
+        # folder ("": all) → name inside the run → size in bytes, while one look is to do
+        self._seen: dict[str, Mapping[str, int]] | None = None
         self._manifests: dict[str, Manifest] = {}
         self._ids: set[str] | None = None
         self.existed = False  # when it was opened, was it there already?
@@ -294,14 +295,24 @@ class Repository:
 
     def files(self, folder: str) -> dict[str, int]:
         """Everything in a folder of the run ("": in all): name inside the folder → size in bytes."""
-        found = self._below(folder) if self._seen is None else self._seen
+        seen = {} if self._seen is None else self._seen
+        found = seen.get("", seen.get(folder))
+        if found is None:
+            found = seen[folder] = self._below(folder)
         inside = f"{folder}/" if folder else ""
         return {name[len(inside) :]: size for name, size in found.items() if name.startswith(inside)}
 
     @contextmanager
     def one_look(self) -> Iterator[None]:
         """Until this ends, `files` answers from one listing of all folders, made now; see `look_again`."""
-        self._seen = self._below("")
+        with self.each_once():
+            self.files("")
+            yield
+
+    @contextmanager
+    def each_once(self) -> Iterator[None]:
+        """Until this ends, a folder is listed when it is first asked for, and not again."""
+        self._seen = {}
         try:
             yield
         finally:

@@ -197,6 +197,7 @@ class QuotaPlanner:
     def __init__(self, retention: RetentionPolicy, clock: Clock, say: Callable[[Event], None]) -> None:
         self.full = False
         self.keeps_all = retention.most is None
+        self.policy = retention  # as strict as the room asked for when it was last looked
         self._retention = retention
         self._clock = clock
         self._say = say
@@ -221,7 +222,7 @@ class QuotaPlanner:
         else:
             self._saves.append((newest, self._clock.time()))
         load, spaces = load_of(line), self._spaces(line, store, arrived)
-        policy = fitted(self._retention, spaces, load)
+        self.policy = policy = fitted(self._retention, spaces, load)
         doomed = [manifest for manifest in policy.doomed(line) if manifest.id not in spared]
         if len(doomed) > sum(manifest.id not in spared for manifest in self._retention.doomed(line)):
             self._tell_kept(policy.most, spaces, load)
@@ -330,12 +331,12 @@ class Pruner:
         behind = store.properties.behind
         if behind is not None and behind.sending is not None:
             spared.add(behind.sending.removeprefix(f"{folder}/checkpoints/").removesuffix(".json"))
-        good = None if self._over else self._proof.newest_good(line)
-        held = good is not None and good.id not in spared
+        good, named = None if self._over else self._proof.newest_good(line), self._proof.named
+        kept, arrived = spared | ({named} if good is None else {named, good.id}), self._ledger.has_arrived
+        doomed = self._quota_planner.doomed(line, kept, store, lambda file: arrived(f"{folder}/blobs/{file}"))
+        held = good is not None and good.id not in spared and good in self._quota_planner.policy.doomed(line)
         self._held = last.progress.step if held else None
-        spared |= {self._proof.named} if good is None else {self._proof.named, good.id}
-        arrived = self._ledger.has_arrived
-        return self._quota_planner.doomed(line, spared, store, lambda file: arrived(f"{folder}/blobs/{file}"))
+        return doomed
 
     def remove(self, doomed: Sequence[Manifest], last: Manifest, *, leftovers: bool) -> None:
         """Remove them, once it was seen that `last` is still whole: another machine may have damaged it, before it
@@ -344,13 +345,14 @@ class Pruner:
         Raises:
             CheckpointDamaged: it is not, and nothing was removed; the next save writes anew what is missing.
         """
-        lost = self._repository.lost(last)
-        if lost:
-            for blob in lost:
-                self._repository.blobs.distrust(blob)
-            self._ledger.forget([last.id])
-            raise damaged(last.id, f"its file blobs/{lost[0].file} has vanished since it was written")
-        remove(self._repository, doomed, leftovers=leftovers, stay=self._stay)
+        with self._repository.each_once():
+            lost = self._repository.lost(last)
+            if lost:
+                for blob in lost:
+                    self._repository.blobs.distrust(blob)
+                self._ledger.forget([last.id])
+                raise damaged(last.id, f"its file blobs/{lost[0].file} has vanished since it was written")
+            remove(self._repository, doomed, leftovers=leftovers, stay=self._stay)
         self._ledger.forget([manifest.id for manifest in doomed])
 
 

@@ -277,10 +277,11 @@ class Committer:
             self.after_commit()
         snapshot = capture.finish()
         try:
-            self.look()
-            encoded = self._encode(snapshot.parts)
-            blobs, written = self._repository.blobs.put_all(encoded.packs, self._lease.session, moved)
-            manifest = self._manifest(progress, reason, metrics, blobs, encoded.parts)
+            with self._repository.each_once():
+                self.look()
+                encoded = self._encode(snapshot.parts)
+                blobs, written = self._repository.blobs.put_all(encoded.packs, self._lease.session, moved)
+                manifest = self._manifest(progress, reason, metrics, blobs, encoded.parts)
             self._lease.check()
             receipt = self._repository.commit(manifest)
             told = list(self._named.look(snapshot.parts))
@@ -351,6 +352,7 @@ class Committer:
     def _begin_anew(self) -> None:
         """Nothing is relied on that was seen there; the run and this session's number are written down again."""
         repository = self._repository
+        repository.look_again()
         repository.blobs.forget()
         self._noted = False
         try:

@@ -16,7 +16,7 @@ from colabkeep.checkpoint.restore import Loaded, load_newest
 from colabkeep.checkpoint.retention import KeepLast, RetentionPolicy
 from colabkeep.checkpoint.writer import Committer, Identity
 from colabkeep.core.events import Event
-from colabkeep.core.manifest import Manifest, Progress
+from colabkeep.core.manifest import Manifest, Progress, Proof
 from colabkeep.core.state import HostTensor, Tagged
 from colabkeep.stores.base import Store
 from colabkeep.stores.memory import MemoryStore
@@ -61,7 +61,12 @@ class Session:
     """One session on a run: `save` goes all the way to a committed checkpoint and tidies up, on this thread."""
 
     def __init__(
-        self, store: Store, name: str = "aaaaaaaa", keep: RetentionPolicy | None = None, resume: Loaded | None = None
+        self,
+        store: Store,
+        name: str = "aaaaaaaa",
+        keep: RetentionPolicy | None = None,
+        resume: Loaded | None = None,
+        proof: Proof | None = None,
     ) -> None:
         self.repository = Repository(store, RUN)
         self.repository.open_run(created=0.0, run_id="0" * 16)
@@ -72,7 +77,7 @@ class Session:
         began = resume.manifest if resume else None
         identity = Identity(framework="numpy", fingerprint={"threads": "1"}, began=began)
         keep = keep or KeepLast(None)
-        self.committer = Committer(self.lease, self.journal, keep, self.clock, identity, self.events.append)
+        self.committer = Committer(self.lease, self.journal, keep, self.clock, identity, self.events.append, proof)
 
     def save(self, step: int, parts: Mapping[str, Any] | None = None, **metrics: float) -> Manifest:
         progress = Progress(epoch=step // 10, step=step, seconds=float(step))

@@ -8,6 +8,7 @@ from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import load_newest
 from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.core.errors import StoreUnavailable
+from colabkeep.core.manifest import Proof
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.faults import FaultyStore
 from tests.fakes.runs import RUN, filled, resumed
@@ -69,3 +70,22 @@ def test_after_a_failure_it_is_asked_anew_what_there_is():
     loaded = load_newest(Repository(store, RUN), passed.__setitem__)
     assert loaded.manifest.progress.step == 2
     assert passed == {}
+
+
+@pytest.mark.parametrize("keep", [3, 1])
+def test_a_save_lists_a_folder_again_only_behind_what_it_did(kit, keep):
+    """A mount may take a tenth of a second for a listing. That no newer session has come is asked right before the
+    commit and before anything goes; that nothing has vanished, after the commit and before anything goes.
+
+    With one that is held until a newer one is proven good, there is one to let go before the save, and none behind it.
+    """
+    proof = Proof()
+    session = kit.Session(store := FaultyStore(MemoryStore()), keep=KeepLast(keep), proof=proof)
+    for step in range(1, 7):
+        store.points.clear()
+        proof.finite = step
+        session.save(step)
+    commit, tidy = ["lease", "checkpoints", "blobs", "lease", "blobs"], ["checkpoints", "aside"]
+    prune = [*tidy, "lease", "blobs", "aside", "checkpoints"]
+    expected = [*commit, *prune] if keep > 1 else [*prune, *commit, *tidy]
+    assert asked(store, "list") == [f"{RUN}/{folder}" for folder in expected]
