@@ -4,7 +4,8 @@ and both once more, where the trainer's own checkpoints and those of `Resumable`
 
 Each trains in the main thread of a new process of its own, for the very same training takes up to a tenth more or less
 in another process, or in another thread of one: memory lies elsewhere. That is more than what `Resumable` adds, which
-is the same however much a model computes: so it is also measured where a model computes next to nothing.
+is the same however much a model computes: so it is also measured where a model computes next to nothing. What a save
+costs depends on how large a model is: so saves are compared with those of a small model and of a common one, too.
 """
 
 from __future__ import annotations
@@ -54,31 +55,36 @@ def run(setting: Setting) -> list[Figure]:
         name = f"{package} {version(package)}, {what}"
         every = max(1, steps // 5)
         words = steps, epochs, setting.folder
-        small = partial(make, tiny=True)
+        tiny, common = partial(make, size="tiny"), partial(make, size="common")
         # A quick look measures nothing, and to begin a trainer takes ten seconds: it begins each once.
-        often = [_in_turn(small if setting.quick else make, integration, *words, every) for _ in range(rounds)]
+        often = [_in_turn(tiny if setting.quick else make, integration, *words, every) for _ in range(rounds)]
         turns = often if setting.quick else [_in_turn(make, integration, *words) for _ in range(rounds)]
-        least = often if setting.quick else [_in_turn(small, integration, *words) for _ in range(5)]
+        least = often if setting.quick else [_in_turn(tiny, integration, *words) for _ in range(5)]
+        large = often if setting.quick else [_in_turn(common, integration, *words, every) for _ in range(rounds)]
         counted = (epochs - 1) * steps
         alone, added = ([turn[which] / counted * 1e3 for turn in turns] for which in (0, 1))
-        tiny = f"{package}, a model that computes next to nothing"
+        nothing = f"{package}, a model that computes next to nothing"
+        ten = f"{package} {version(package)}, {what.replace('small ', '')} of 10 million weights"
+        ratios = [ours / own for own, ours, _ in large]
         as_often = f"{name}, both save every {every} steps: epochs with Resumable"
         found += [
             figure(f"{name}: a step of the trainer alone", "ms", alone),
             figure(f"{name}: Resumable adds", "ms", [ours - own for own, ours in zip(alone, added, strict=True)]),
             figure(f"{name}: epochs with Resumable", "times alone", [ours / own for own, ours, _ in turns], _GOAL),
             figure(f"{name}: … saves in these epochs", "saves", [turn[2] for turn in turns]),
-            figure(f"{tiny}: a step of the trainer alone", "ms", [own / counted * 1e3 for own, _, _ in least]),
-            figure(f"{tiny}: Resumable adds", "ms", [(ours - own) / counted * 1e3 for own, ours, _ in least]),
+            figure(f"{nothing}: a step of the trainer alone", "ms", [own / counted * 1e3 for own, _, _ in least]),
+            figure(f"{nothing}: Resumable adds", "ms", [(ours - own) / counted * 1e3 for own, ours, _ in least]),
             figure(as_often, "times its own", [ours / own for own, ours, _ in often], 1.0),
             figure(f"{name}: … saves in these epochs", "saves", [turn[2] for turn in often]),
+            figure(f"{ten}, both save every {every} steps: epochs with Resumable", "times its own", ratios, 1.0),
+            figure(f"{ten}: … saves in these epochs", "saves", [turn[2] for turn in large]),
         ]
     return found
 
 
 Make = Callable[[int, int, Path, int], Training]
-"""Steps of an epoch, epochs, a folder for what it writes, and after how many steps it saves by itself; 0: never. With
-`tiny=True` the model computes next to nothing."""
+"""Steps of an epoch, epochs, a folder for what it writes, and after how many steps it saves by itself; 0: never. A
+"tiny" model computes next to nothing, a "small" one has up to half a million weights, a "common" one ten million."""
 
 
 def _in_turn(
@@ -153,7 +159,7 @@ def _in_turns(
         training(turn, callbacks)
 
 
-def _hugging_face(steps: int, epochs: int, folder: Path, every: int, *, tiny: bool = False) -> Training:
+def _hugging_face(steps: int, epochs: int, folder: Path, every: int, *, size: str = "small") -> Training:
     import transformers
 
     class Ends(transformers.TrainerCallback):
@@ -163,7 +169,7 @@ def _hugging_face(steps: int, epochs: int, folder: Path, every: int, *, tiny: bo
         def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             self._turn()
 
-    width, layers = (8, 1) if tiny else (128, 2)
+    width, layers = {"tiny": (8, 1), "small": (128, 2), "common": (384, 6)}[size]
     config = transformers.BertConfig(
         vocab_size=1000,
         hidden_size=width,
@@ -188,13 +194,13 @@ def _hugging_face(steps: int, epochs: int, folder: Path, every: int, *, tiny: bo
     return train
 
 
-def _lightning(steps: int, epochs: int, folder: Path, every: int, *, tiny: bool = False) -> Training:
+def _lightning(steps: int, epochs: int, folder: Path, every: int, *, size: str = "small") -> Training:
     import pytorch_lightning
 
     class Module(pytorch_lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)) if tiny else nn.Sequential(*_layers())
+            self.net = nn.Sequential(*_layers(size))
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             x, y = batch
@@ -232,12 +238,20 @@ def _lightning(steps: int, epochs: int, folder: Path, every: int, *, tiny: bool 
     return train
 
 
-def _layers() -> Iterator[nn.Module]:
+def _layers(size: str) -> Iterator[nn.Module]:
+    if size == "tiny":
+        yield from (nn.Flatten(), nn.Linear(784, 10))
+        return
     yield from (nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2))
-    yield from (nn.Flatten(), nn.Linear(32 * 5 * 5, 10))
+    yield nn.Flatten()
+    yield from (
+        (nn.Linear(32 * 5 * 5, 12_000), nn.ReLU(), nn.Linear(12_000, 10))
+        if size == "common"
+        else (nn.Linear(32 * 5 * 5, 10),)
+    )
 
 
-def _keras(steps: int, epochs: int, folder: Path, every: int, *, tiny: bool = False) -> Training:
+def _keras(steps: int, epochs: int, folder: Path, every: int, *, size: str = "small") -> Training:
     import keras
     import numpy as np
 
@@ -257,7 +271,13 @@ def _keras(steps: int, epochs: int, folder: Path, every: int, *, tiny: bool = Fa
         layers.MaxPooling2D(),
     ]
     model = keras.Sequential(
-        [layers.Input((28, 28, 1)), *([] if tiny else computing), layers.Flatten(), layers.Dense(10)]
+        [
+            layers.Input((28, 28, 1)),
+            *([] if size == "tiny" else computing),
+            layers.Flatten(),
+            *([layers.Dense(12_000, activation="relu")] if size == "common" else []),
+            layers.Dense(10),
+        ]
     )
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     x, y = np.random.default_rng(0).normal(size=(steps * 64, 28, 28, 1)).astype("float32"), np.arange(steps * 64) % 10

@@ -174,7 +174,7 @@ def _check(model: Any, callbacks: Iterable[object]) -> None:
     if others:
         raise UsageError(
             problem="BackupAndRestore and Resumable would both resume this training.",
-            remedy="Take BackupAndRestore out of the callbacks: Resumable goes on with the newest checkpoint of the "
+            remedy="Take BackupAndRestore out of the callbacks: Resumable resumes from the newest checkpoint of the "
             "run, at its batch.",
         )
     if not model.variables:
@@ -256,7 +256,7 @@ class Fitting(Beside):
         if new:
             self._state.lines += load_file(self._model, file)
         else:
-            self._state.lines.append(f"This run goes on from its own checkpoint, and not from {os.fspath(file)}")
+            self._state.lines.append(f"This run resumes from its own checkpoint, and not from {os.fspath(file)}")
 
     # What the parts of the run ask for.
 
@@ -769,7 +769,7 @@ class State(Kept):
             return [_array(each) for each in strays]
         self.say(
             f"A step uses variables of TensorFlow that are not the model's ({size >> 20} MiB), too many to be stored "
-            "with each checkpoint: if it changes them, a resumed training goes on with other values"
+            "with each checkpoint: if it changes them, a resumed training continues with other values"
         )
         return []
 

@@ -48,7 +48,7 @@ class Loaded(Source):
     doubt = None
 
     def __init__(self, loader: Any) -> None:
-        super().__init__("a resumed epoch goes on at the batch that was saved.")
+        super().__init__("a resumed epoch continues at the batch that was saved.")
         self.loader = loader
 
 
@@ -59,7 +59,7 @@ class Drawn(Source):
     doubt = None
 
     def __init__(self, batches: Batches, promise: str = "") -> None:
-        super().__init__(f"a resumed epoch goes on at the batch that was saved.{promise}{batches.short()}")
+        super().__init__(f"a resumed epoch continues at the batch that was saved.{promise}{batches.short()}")
         self.loader = batches
 
     def length(self, epoch: int) -> int | None:
@@ -83,8 +83,8 @@ class Piped(Source):
 
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__(
-            "a resumed epoch goes on at the batch that was saved, with what the pipeline had shuffled. Where shuffle() "
-            "has no seed, later epochs have another order than without the disconnect."
+            "a resumed epoch continues at the batch that was saved, with what the pipeline had shuffled. Where "
+            "shuffle() has no seed, later epochs have another order than without the disconnect."
         )
         self.loader = pipeline
 

@@ -62,7 +62,7 @@ def load_file(model: Any, file: str | os.PathLike[str]) -> list[str]:
         warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
         model.load_weights(str(path))
     told = [f"Begins from the weights in {path.name}. Epochs are counted from the first, and data is read anew"]
-    told.append(f"{path.name} has no random streams: those of this session go on")
+    told.append(f"{path.name} has no random streams: those of this session continue")
     if not kept:
         told.append(f"{path.name} was saved without its optimizer: it starts again")
     elif _rate(optimizer) != before:

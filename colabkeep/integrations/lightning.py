@@ -205,7 +205,7 @@ def _check(trainer: Any) -> None:
     if trainer.ckpt_path is not None:
         raise UsageError(
             problem="fit(ckpt_path=…) and Resumable would both resume this training.",
-            remedy="Call trainer.fit(…) without ckpt_path: Resumable goes on with the newest checkpoint of the run.",
+            remedy="Call trainer.fit(…) without ckpt_path: Resumable resumes from the newest checkpoint of the run.",
         )
     for callback in trainer.callbacks:
         if _named(callback, "ModelPruning"):

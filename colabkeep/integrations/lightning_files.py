@@ -43,7 +43,7 @@ def load_file(trainer: Any, file: str | os.PathLike[str], counters: Iterable[tup
     again = _count(trainer, checkpoint["loops"]["fit_loop"], dict(counters))
     rest = ", from its first batch on, because it is not known which were trained" if again else ""
     told = [f"Goes on from {path.name}, step {trainer.global_step}, with epoch {trainer.current_epoch + 1}{rest}."]
-    told.append(f"{path.name} has no random streams: those of this session go on")
+    told.append(f"{path.name} has no random streams: those of this session continue")
     if not whole:
         told.append(f"{path.name} was saved without its optimizers: they and the schedules start again")
     return told

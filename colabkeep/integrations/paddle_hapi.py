@@ -254,7 +254,7 @@ class Fitting(Beside):
             run.tell(
                 Noted(
                     text=f"The learning rate was set to {told:.3g}, and colabkeep puts it into use: Paddle itself"
-                    f" would go on with {used.item():.3g}."
+                    f" would continue with {used.item():.3g}."
                 )
             )
             optimizer.set_lr(told)

@@ -122,7 +122,7 @@ def load_folder(trainer: Any, folder: str | os.PathLike[str], callbacks: Iterabl
         if (path / "rng_state.pth").is_file():
             trainer._load_rng_state(str(path))
         else:
-            told.append(f"{path.name} has no random streams: those of this session go on")
+            told.append(f"{path.name} has no random streams: those of this session continue")
     except Exception as error:
         if type(error).__name__ != "UnpicklingError":
             raise

@@ -230,7 +230,7 @@ class Training(Beside):
         if self.trainer.state.global_step:
             raise UsageError(
                 problem="train(resume_from_checkpoint=…) and Resumable would both resume this training.",
-                remedy="Call trainer.train() without it: Resumable goes on with the newest checkpoint of the run. To "
+                remedy="Call trainer.train() without it: Resumable resumes from the newest checkpoint of the run. To "
                 'begin a new run from one of the trainer\'s: Resumable(…, resume_from="out/checkpoint-500").',
             )
         self.wait_for_the_others(self.trainer.callback_handler.callbacks)
@@ -558,7 +558,7 @@ class State(Kept):
             del self._beside[name]
             self.lines.append(
                 f"The weights of trainer.{name} change while it trains, and are not in the checkpoints: a resumed "
-                "training begins with new ones. To keep them, hand the module in by Resumable(…, state={…})"
+                "training begins with new ones. To keep them, pass the module as Resumable(…, state={…})"
             )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

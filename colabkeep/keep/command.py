@@ -23,7 +23,7 @@ _WHY = {128 + signal.SIGINT: "interrupt", 128 + signal.SIGTERM: "sigterm", 128 +
 
 
 def program_words(words: Sequence[str], *, restored: bool) -> list[str]:
-    """The program's command line: what stands in braces is there only where files were put back, and without them.
+    """The program's command line: what stands in braces is there only where files were restored, and without them.
 
     A shell cuts at blanks between braces too. Doubled braces are for a notebook's `!` lines, which put the value of a
     variable in the place of {its name}. JSON is passed on as it is.
@@ -46,7 +46,7 @@ def program_words(words: Sequence[str], *, restored: bool) -> list[str]:
     if group:
         raise UsageError(
             problem=f"The brace before {group[0].lstrip('{')} is not closed.",
-            remedy="What is to be added only where files were put back stands between braces: {--resume last}",
+            remedy="What is to be added only where files were restored stands between braces: {--resume last}",
         )
     return found
 

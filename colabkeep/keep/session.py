@@ -845,7 +845,7 @@ def _alone(folder: str) -> Iterator[None]:
         except BlockingIOError as error:
             raise RunBusy(
                 problem=f"Another colabkeep keeps the folder {folder} already.",
-                remedy="Let it go on, or stop it first (interrupt its cell, or restart its kernel).",
+                remedy="Let it run, or stop it first (interrupt its cell, or restart its kernel).",
             ) from error
         except OSError:  # a mount without locks: the run's own lock and fence are there
             pass
@@ -904,7 +904,7 @@ def _refuse_place(folder: str, spec: FolderSpec) -> None:
     """
     if os.path.ismount(folder):
         raise UsageError(
-            problem=f"{folder} is a mount, or a whole disk: it cannot be replaced by what is put back.",
+            problem=f"{folder} is a mount, or a whole disk: it cannot be replaced by what is restored.",
             remedy=f"Name a folder in it: {os.path.join(folder, 'train')}.",
         )
     on_drive = file_system(replace(spec.environment, folder=Path(folder))) == MOUNTED_DRIVE

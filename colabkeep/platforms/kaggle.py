@@ -87,7 +87,7 @@ _WEEK = (
     "A week has about 30 GPU hours (Kaggle's documentation), so a chain is two or three such runs a week; `kaggle "
     "quota` on any machine says what is left."
 )
-_NEXT = "Next time add this notebook's output as an input (Add Input → Your Work) and run again: it goes on."
+_NEXT = "Next time add this notebook's output as an input (Add Input → Your Work) and run again: it resumes."
 
 
 class KagglePlatform(Platform):

@@ -59,7 +59,7 @@ def _changed_facts(who: str, then: Mapping[str, Any], now: Mapping[str, Any], fr
     """Compare two records as far as they are known without loading anything. `who`: "training data"."""
     if then["kind"] != now["kind"]:
         what = f"{who}: {_KINDS[then['kind']]} → {_KINDS[now['kind']]}"
-        return [_Change(what, "Hand in what was handed in before.")]
+        return [_Change(what, "Pass what was passed before.")]
     if then["length"] != now["length"]:
         unit = "batches" if now["kind"] == "batches" else "samples"
         what = f"{who}: {_count(then['length'])} → {_count(now['length'])} {unit}"
@@ -216,7 +216,7 @@ class SameData:
                 problem="The loader makes other batches than when the run was cut off. No batch was trained; the "
                 "checkpoints are untouched:",
                 remedy="Make it as it was, or train under another run_name. Where find_executable_batch_size tries "
-                "sizes, let it begin with the run's own: starting_batch_size=…. To go on with these batches, pass "
+                "sizes, let it begin with the run's own: starting_batch_size=…. To continue with these batches, pass "
                 'on_change="apply".',
                 differences=resized,
             )

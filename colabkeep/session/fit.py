@@ -160,7 +160,7 @@ class FitState:
         if self.chosen is None or not self.chosen.said or self.interval == self.chosen.word:
             return "" if self.chosen is None else self.chosen.said
         return (
-            f'This run began with scheduler_interval="{self.interval}", and goes on so. Now it would be '
+            f'This run began with scheduler_interval="{self.interval}", and continues so. Now it would be '
             f'"{self.chosen.word}": {self.chosen.said}'
         )
 

@@ -326,7 +326,7 @@ class _Stops:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
                 before = signal.getsignal(number)
-                # Ignored signals (nohup) stay ignored; handlers that are not Python's cannot be put back.
+                # Ignored signals (nohup) stay ignored; handlers that are not Python's cannot be restored.
                 if before not in (signal.SIG_IGN, None):
                     self._before[number] = before
                     signal.signal(number, self.pass_on)
@@ -429,7 +429,7 @@ def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Cal
     if waits and late:
         text = (
             f"The other processes have waited {waits:.0f} s for rank {late[0].rank}, which is at {late[0].where}. If "
-            "nothing takes that long there, stop this cell and run it again: the training goes on from its last "
+            "nothing takes that long there, stop this cell and run it again: the training resumes from its last "
             "checkpoint."
         )
     elif len(late) == len(processes):  # they wait elsewhere, if they do, as in DistributedDataParallel
@@ -437,8 +437,9 @@ def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Cal
         waits = min(0.0 if each.still_since is None else now - each.still_since for each in late)
         places = "; ".join(f"rank {each.rank} is at {each.where}" for each in late)
         text = (
-            f"For {waits:.0f} s no process was seen to go on, looked at every {_PULSE:.0f} s: {places}. If nothing "
-            "takes that long there, stop this cell and run it again: the training goes on from its last checkpoint."
+            f"For {waits:.0f} s no process was seen to make progress, looked at every {_PULSE:.0f} s: {places}. If "
+            "nothing takes that long there, stop this cell and run it again: the training resumes from its last "
+            "checkpoint."
         )
     if waits < _LONG or not late:
         return 0.0
@@ -462,7 +463,7 @@ def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
         if _is_stopped(each) and any(now - (other.heard_at or 0.0) < _SILENT for other in others):
             problem = (
                 f"Nothing was heard of rank {each.rank} of {size} since {since}, for {silence:.0f} s: its process is "
-                f"stopped (SIGSTOP), and the others cannot go on without it.{where} All processes were ended."
+                f"stopped (SIGSTOP), and the others cannot continue without it.{where} All processes were ended."
             )
         elif any(other.waited is not None for other in others):
             problem = (
@@ -606,7 +607,7 @@ class _Remote(Exception):
     """The traceback of another process."""
 
 
-_AGAIN = "Run this cell again: the training goes on from its last checkpoint, if one was saved."
+_AGAIN = "Run this cell again: the training resumes from its last checkpoint, if one was saved."
 
 
 def _ended_silently(process: _Process, size: int) -> ProcessFailed:

@@ -196,7 +196,7 @@ class StopRequests:
             return
         for number in _WATCHED:
             before: Any = _living(signal.getsignal(number))
-            # Ignored signals (nohup) stay ignored; handlers that are not Python's cannot be put back.
+            # Ignored signals (nohup) stay ignored; handlers that are not Python's cannot be restored.
             if before not in (signal.SIG_IGN, None):
                 handler = _Handler(number, self._on_signal, before)
                 self._handlers.append(handler)

@@ -211,7 +211,7 @@ class RunArguments:
         best, n = self.best, cast("object", self.keep_last)
         if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
             raise UsageError(
-                problem=f"keep_last={n!r} would leave nothing to go on from.", remedy="Keep 1 or more; None keeps all."
+                problem=f"keep_last={n!r} would leave nothing to resume from.", remedy="Keep 1 or more; None keeps all."
             )
         return KeepLast(n) if best is None else KeepLast(n) + best
 
@@ -269,7 +269,7 @@ def choose_name(given: object, store: Store, here: Environment) -> tuple[str, st
         return own, f"run_name was not given: the run is called {own!r}, after {PurePath(here.program).name}."
     if _is_there(store, _ONCE):
         return _ONCE, (
-            f"run_name was not given: the run {_ONCE!r} of this storage goes on. Every notebook without a run_name "
+            f"run_name was not given: the run {_ONCE!r} of this storage is resumed. Every notebook without a run_name "
             f'that keeps its runs here shares it: write run_name="{_ONCE}" in this one, and another name in the others.'
         )
     if own:
@@ -281,7 +281,7 @@ def choose_name(given: object, store: Store, here: Environment) -> tuple[str, st
         return _ONCE, ""  # nobody else ever comes here
     raise UsageError(
         problem="run_name is not given, and nothing here says what this notebook or program is called. Two of them "
-        f"that keep their checkpoints in {store.url} would go on with each other's run.",
+        f"that keep their checkpoints in {store.url} would continue each other's run.",
         remedy='Write a name of your own, once and for all: run_name="my-run".',
     )
 
@@ -392,7 +392,7 @@ def refuse_shards(sharded: str | None) -> None:
             problem=f"This training cuts its {sharded}, so that each process holds a piece of it. colabkeep keeps "
             "whole models and optimizers: a checkpoint of pieces could be opened by no other training. Nothing was "
             "touched.",
-            remedy="Leave that call out, and hand in the model and its optimizer as they are without it. If one card's "
+            remedy="Leave that call out, and pass the model and its optimizer as they are without it. If one card's "
             'memory is too small then: resumable_fit(…, micro_batch="auto"), or a method that trains a small part of '
             "the model (LoRA).",
         )
@@ -791,7 +791,7 @@ def take_lock(store: Store, run: str, about: Mapping[str, Any]) -> Lock:
         raise RunBusy(
             problem=f"The run {run!r} is in use right now by {error.holder or 'another process'}.",
             remedy=(
-                "Let it go on, or stop it first (interrupt its cell, or restart its kernel). "
+                "Let it run, or stop it first (interrupt its cell, or restart its kernel). "
                 "For another training, or another folder, choose another run_name."
             ),
         ) from error
@@ -877,11 +877,11 @@ def _compared(
         raise Incompatible(problem=problem, remedy=settings.remedy(), differences=changed)
     if differences:
         raise Incompatible(
-            problem=f"The run {spec.name!r} does not fit what was handed in (checkpoint {checkpoint}):",
+            problem=f"The run {spec.name!r} does not fit what was passed (checkpoint {checkpoint}):",
             remedy=(
                 "Nothing was touched. Make them as they were; or train under another run_name; "
                 'or start this run from zero with resume="never" (its checkpoints stay).'
-                + (' on_change="apply" goes on with the data as it is now, which the report says.' if of_data else "")
+                + (' on_change="apply" continues with the data as it is now, which the report says.' if of_data else "")
             ),
             differences=[*differences, *changed],
         )
@@ -895,8 +895,8 @@ def _other_objects(spec: RunSpec, loaded: Loaded, seed: Any) -> list[str]:
         lines.append(f"it was trained with {loaded.manifest.framework}, now with {now}")
     parts, optional = spec.parts, spec.optional
     lost, new = (n for n in then if n not in parts), (n for n in parts if n not in then)
-    lines += [f"{name} was part of the run and is not handed in now" for name in lost if name not in optional]
-    lines += [f"{name} is handed in now and was not part of the run" for name in new if name not in optional]
+    lines += [f"{name} was part of the run and is not passed now" for name in lost if name not in optional]
+    lines += [f"{name} is passed now and was not part of the run" for name in new if name not in optional]
     if seed != spec.arguments.seed:
         lines.append(f"seed was {seed} and is {spec.arguments.seed}: the rest of the epoch would be in another order")
     return lines

@@ -32,7 +32,7 @@ class AtATime(Protocol):
 
 _FAILED, _EMPTY, _FULL = "failed", "empty", "full"
 _PLACES = {  # where in a loop they talk, and what that says of each
-    "step": "rank {} goes on after step {}",
+    "step": "rank {} continues after step {}",
     "epoch": "rank {} has ended its epoch after step {}",
     "left": "rank {} has left its loop after step {}",
 }
@@ -108,7 +108,7 @@ class Group:
                 remedy="Functions in callbacks=[…] are called in rank 0 only, so they must not change the training "
                 "(learning rate, frozen layers, weights). Leave such changes to scheduler=… or step_fn, to a loop of "
                 "your own that makes them in each process, or train in one process. Then run the same cell again: it "
-                "goes on from the last checkpoint.",
+                "resumes from the last checkpoint.",
             )
         if not alike:
             raise UsageError(
@@ -278,7 +278,7 @@ def _apart(places: Sequence[str]) -> UsageError:
         remedy="Each process has to take the same number of steps and epochs, and to leave a loop at the same place. "
         "If a number decides this (early stopping, a break, a batch that is skipped), make it the same in all "
         "processes: sum it with torch.distributed.all_reduce, or send the number of rank 0 with "
-        "torch.distributed.broadcast. Then run this again: it goes on from the last checkpoint.",
+        "torch.distributed.broadcast. Then run this again: it resumes from the last checkpoint.",
     )
 
 

@@ -136,7 +136,7 @@ class EventBus:
         except Exception as error:  # noqa: BLE001  # see the class: told, and training goes on
             observers.remove(observer)
             why = f"{type(error).__name__}: {error}".splitlines()[0]
-            text = f"An observer failed and is not called any more ({why}); all else goes on."
+            text = f"An observer failed and is not called any more ({why}); everything else continues."
             self.queue.append(Noted(text=text))
 
 
@@ -194,8 +194,8 @@ _AROUND = (
     "costs all of the epoch. Take each step inside of that loop, and do not collect its batches in a list."
 )
 _FREE = (
-    "This loop is neither in run.epochs() nor in run.steps(): colabkeep saves what was handed in, but not how far the "
-    "loop is. Write: for step in run.steps(n); or begin your count at run.progress.step."
+    "This loop is neither in run.epochs() nor in run.steps(): colabkeep saves what was passed to it, but not how far "
+    "the loop is. Write: for step in run.steps(n); or begin your count at run.progress.step."
 )
 _COUNTED = {
     "enumerate": "enumerate(run.batches(loader)) counts from 0 {again}, so what goes by the number (a schedule, every "

@@ -332,7 +332,7 @@ class RunSettings:
         if self._on_change == "apply":
             return f"The new settings cannot be applied to the run {run!r} (checkpoint {checkpoint}):"
         if self._on_change == "keep":
-            return f"Some settings of the run {run!r} cannot be put back (checkpoint {checkpoint}):"
+            return f"Some settings of the run {run!r} cannot be restored (checkpoint {checkpoint}):"
         return f"Some settings are not those that the run {run!r} began with (checkpoint {checkpoint}):"
 
     def remedy(self) -> str:
@@ -370,7 +370,7 @@ class RunSettings:
             told.append(
                 Noted(
                     text="These differ from when the run began, and colabkeep cannot know what they mean for the "
-                    f"training, which goes on: {_listed(unsure)}"
+                    f"training, which continues: {_listed(unsure)}"
                 )
             )
         return told
@@ -415,7 +415,7 @@ class RunSettings:
         return known and change.part != _CALL and self._objects.keepable(change)
 
     def _line(self, change: Change) -> str:
-        return f"{change} (cannot be put back)" if self._on_change == "keep" else change.text
+        return f"{change} (cannot be restored)" if self._on_change == "keep" else change.text
 
     def _unmoved(self) -> list[Change]:
         """What is new and stays: where training itself has moved a value of unknown meaning, it goes on from there."""

@@ -154,7 +154,7 @@ def load_weights(  # noqa: PLR0913  # options by name
         run_name: the run.
         storage: where it is kept, as in `resumable_fit`.
         which: "latest", "best" (by `monitor` and `mode`), or a checkpoint's id.
-        part: "model", "ema", or "state.<name>" for a module that was handed in as state.
+        part: "model", "ema", or "state.<name>" for a module that was passed as state.
         monitor, mode: what "best" means.
         framework: "torch", "paddle" or "numpy": whose tensors they become; by default those of the framework that
             trained them, which must be installed then. Names, shapes and values are the same in each. NumPy has no

@@ -625,7 +625,7 @@ _WORDS: Final[Mapping[type[StoreError], tuple[str, str]]] = MappingProxyType(
         StoreFull: (
             "No space is left in {root}: could not {doing} ({said}). What was saved before is untouched.",
             "Free space in {root}, keep fewer checkpoints (keep_last=1), or choose another storage=; "
-            "saving goes on as soon as there is room.",
+            "saving resumes as soon as there is room.",
         ),
         StoreUnavailable: (
             "{root} does not answer: could not {doing} ({said}). What was saved before is untouched.",

@@ -553,7 +553,7 @@ def _on_another_disk(root: str) -> StoreUnavailable:
     return StoreUnavailable(
         problem=f"{root} is on another disk than before, and nothing of this run is there: a disk was unmounted or "
         "exchanged. Nothing is read or written there.",
-        remedy="Mount the disk again, and saving goes on. To use the one that is there now, run this cell again.",
+        remedy="Mount the disk again, and saving resumes. To use the one that is there now, run this cell again.",
     )
 
 

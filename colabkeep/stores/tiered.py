@@ -313,7 +313,7 @@ class TieredStore(Store):
         return None
 
     def _unreachable(self, run: str, error: StoreError) -> StoreUnavailable:
-        """To go on all the same might fork the run, so that is for the user to decide."""
+        """To continue all the same might fork the run, so that is for the user to decide."""
         has_some = any(run_of(entry.name) == run for entry in self.front.list(run))
         own = f' Or go on from what this machine has, without it: storage="{self.front.url}".' if has_some else ""
         return StoreUnavailable(

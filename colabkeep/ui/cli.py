@@ -233,11 +233,11 @@ def _add_copying(parser: argparse.ArgumentParser) -> None:
 def _add_keeping(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s folder --run NAME [--storage WHERE] [option ...] -- program [words ...] [{words}]"
     parser.epilog = (
-        "What stands in {braces} is added only where files were put back, as in: -- python train.py {--resume}"
+        "What stands in {braces} is added only where files were restored, as in: -- python train.py {--resume}"
     )
     parser.add_argument("folder", help="the folder that the program writes")
     parser.add_argument(
-        "program", nargs="*", help="after --: the program; {words} are left out where nothing was put back"
+        "program", nargs="*", help="after --: the program; {words} are left out where nothing was restored"
     )
     parser.add_argument("--run", type=_name, required=True, help="the run's name")
     parser.add_argument(
@@ -382,7 +382,7 @@ def _copy(words: argparse.Namespace) -> int:
 
 
 def _keep(words: argparse.Namespace) -> int:
-    """run a program while the folder that it writes is kept: put back first, then whole versions of it"""
+    """run a program while the folder that it writes is kept: restored first, then whole versions of it"""
     from colabkeep.keep.command import check_program, run_program
     from colabkeep.keep.wiring import FolderArguments, wire_folder
     from colabkeep.ui.panel.displays import displays

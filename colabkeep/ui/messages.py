@@ -90,7 +90,7 @@ def _restored(line: Line) -> str:
 
 def _put_back(line: Line) -> str:
     version = Line(_mapping(line, "progress")).count("step")
-    return f"version {version} was put back. It was made {_duration(line, 'age')} ago"
+    return f"version {version} was restored. It was made {_duration(line, 'age')} ago"
 
 
 def _complete(line: Line) -> str:
@@ -114,7 +114,7 @@ def _failing(line: Line) -> str:
 
 def _failing_version(line: Line) -> str:
     error, seconds = line.text("error") or "?", _duration(line, "retry_in")
-    return f"NO VERSION could be made: {error}\nThe program goes on; the next attempt is in {seconds}."
+    return f"NO VERSION could be made: {error}\nThe program continues; the next attempt is in {seconds}."
 
 
 def _postponed(line: Line) -> str:
@@ -135,8 +135,8 @@ def _deadline(line: Line) -> str:
 def _deadline_of_folder(line: Line) -> str:
     return _ending(
         line,
-        "the program is interrupted now, so that its last version is whole. Run the same again to go on.",
-        f"a version is made now if the files are at rest{_takes(line)}, and the program goes on for as long as the "
+        "the program is interrupted now, so that its last version is whole. Run the same again to resume.",
+        f"a version is made now if the files are at rest{_takes(line)}, and the program continues for as long as the "
         "machine lives",
     )
 
@@ -205,7 +205,7 @@ def _stopped_keeping(line: Line) -> str:
     reason, error = line.text("reason") or "?", line.text("error")
     why = said("the program failed" if reason == "error" else REASONS.get(reason, reason))
     why = f"{why} ({said(error)})" if error else why
-    return f"stopped: {why}. {where} Run the same again to go on."
+    return f"stopped: {why}. {where} Run the same again to resume."
 
 
 def _step(line: Line) -> str:

@@ -182,7 +182,7 @@ def test_nothing_is_deleted_of_a_run_that_is_being_trained(user, storage, kit):
         him.click("Delete")
         him.delete("first")
     assert f"is in use right now by process {os.getpid()} on this-one" in him.status
-    assert "→ Let it go on" in him.status
+    assert "→ Let it run" in him.status
     assert kit.contents(storage) == before
     net = kit.Net()
     with colabkeep.Run("first", model=net, storage=storage, progress=False):  # in this very process

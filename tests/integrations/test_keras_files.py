@@ -79,13 +79,13 @@ def test_a_new_run_begins_with_what_keras_saved(tmp_path: Path, trained: Any, na
     assert began == bits(trained)
     assert [line for line in told if name in line] == [
         f"Begins from the weights in {name}. Epochs are counted from the first, and data is read anew",
-        f"{name} has no random streams: those of this session go on",
+        f"{name} has no random streams: those of this session continue",
         f"The learning rate is the one in {name}: 0.01",
     ]
     file.write_bytes(b"no longer a file of Keras")
     _, told = begin(tmp_path, file, later)
     assert bits(later) == bits(model)
-    assert any("goes on from its own checkpoint" in line for line in told)
+    assert any("resumes from its own checkpoint" in line for line in told)
 
 
 def test_weights_without_an_optimizer_begin_with_a_new_one(tmp_path: Path, trained: Any) -> None:

@@ -489,7 +489,7 @@ def test_an_average_of_the_weights_goes_on_wherever_it_is(tmp_path: Path, batch:
     assert kept["resumed_at"] is not None
     over = train(tmp_path / "kept", **words)
     assert over["weights"] == whole["weights"]
-    assert not [text for text in over["told"] + kept["told"] if "cannot be stored" in text or "not handed in" in text]
+    assert not [text for text in over["told"] + kept["told"] if "cannot be stored" in text or "not passed to" in text]
 
 
 class Beside(pl.Callback):  # type: ignore[misc]
@@ -539,7 +539,7 @@ def test_what_is_kept_beside_the_module_goes_on(tmp_path: Path) -> None:
     def session(folder: Path, *more: Any) -> list[Any]:
         beside = Beside()
         found = train(folder, beside, *more, val_check_interval=4)
-        assert not [line for line in found["told"] if "not handed in" in line or "cannot be stored" in line]
+        assert not [line for line in found["told"] if "not passed to" in line or "cannot be stored" in line]
         assert isinstance(found["trainer"].train_dataloader, torch.utils.data.DataLoader)
         assert same(found, wholes.setdefault("whole", found))
         rates = found["trainer"].lightning_module.warm.get_last_lr()

@@ -160,7 +160,7 @@ class World:
         self.clock.advance(0.5)
 
     def look(self) -> bool:
-        """A look, and a version if there is one to make; the program goes on meanwhile. Is the folder kept?"""
+        """A look, and a version if there is one to make; the program continues meanwhile. Is the folder kept?"""
         there, log = state(self.folder), self.log()
         self.looks.append((self.clock.monotonic(), there))
         look = self.watch.look()

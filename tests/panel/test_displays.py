@@ -244,7 +244,7 @@ def test_no_display_can_end_a_training(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "stdout", Broken())
     assert train(tmp_path / "broken", callbacks=[told.append]) == quiet
     notes = [event.text for event in told if isinstance(event, Noted)]
-    assert [note for note in notes if "nobody reads" in note and "all else goes on" in note]
+    assert [note for note in notes if "nobody reads" in note and "everything else continues" in note]
 
 
 def test_where_the_output_is_closed_the_other_one_is_used(

@@ -123,7 +123,7 @@ def test_lines_are_few_through_a_long_night() -> None:
     told.tell(Noted(text="Said."))
     told.tell(RunStopped(reason="error", progress=Progress(step=600), checkpoint="v600", error="its exit status is 1"))
     assert told.lines[-1].endswith(
-        "Stopped: the program failed (its exit status is 1). Newest version: 600. Run the same again to go on."
+        "Stopped: the program failed (its exit status is 1). Newest version: 600. Run the same again to resume."
     )
     told.tell(DurabilityTold(durability=durability()))
     assert "you would lose 12 min (last.pt of 14:03); version 7 would come back (confirmed by" in told.lines[-1]

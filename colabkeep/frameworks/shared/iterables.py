@@ -487,7 +487,7 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def changed(found: Sequence[str]) -> Incompatible:
     """The error for data that is not that of the checkpoint."""
     return Incompatible(
-        problem="The training data is not that of the checkpoint: going on would show some samples twice and "
+        problem="The training data is not that of the checkpoint: continuing would show some samples twice and "
         "others not at all.",
         remedy='Bring back the data set, sampler and seed of this run, or start anew with resume="never" or another '
         "run_name.",

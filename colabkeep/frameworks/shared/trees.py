@@ -140,7 +140,7 @@ def _remedy(value: object) -> str:
         base = next(t for t in type(value).__mro__ if t in _PLAIN or t in _CONTAINERS)
         return f"Store {base.__name__}(x), and turn it back in load_state_dict()."
     if hasattr(value, "state_dict"):
-        return "Store its state_dict(), or hand it over as a part of its own: state={...}."
+        return "Store its state_dict(), or pass it as a part of its own: state={...}."
     return "Store plain values instead (numbers, text, lists, dicts, tensors), or leave it out of the state."
 
 

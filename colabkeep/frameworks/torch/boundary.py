@@ -454,12 +454,12 @@ def _clone_other(value: Any) -> Any:
 
 
 _SCHEDULER = (
-    "A scheduler ({kind}) of this run's optimizer was not handed in. No checkpoint holds how far it is, so "
+    "A scheduler ({kind}) of this run's optimizer was not passed to colabkeep. No checkpoint holds how far it is, so "
     'in a resumed session it starts again. Write: scheduler=…; or, for one more, state={{"warm_up": …}}.'
 )
 _OPTIMIZER = (
-    "{trained} is trained by an optimizer ({kind}) that was not handed in. No checkpoint holds its state, so in a "
-    'resumed session it starts again. Write: optimizer=…; or, for one more, state={{"optimizer_d": …}}.'
+    "{trained} is trained by an optimizer ({kind}) that was not passed to colabkeep. No checkpoint holds its state, so "
+    'in a resumed session it starts again. Write: optimizer=…; or, for one more, state={{"optimizer_d": …}}.'
 )
 _COUNTED = (
     "{kind}.{name} changes when the optimizer steps. A checkpoint holds an optimizer's param_groups and state, and not "

@@ -36,7 +36,7 @@ _FINAL: tuple[tuple[frozenset[str], type[StoreError], str, str], ...] = (
         StoreFull,
         "the account is full. What lies in the trash counts too",
         "Free space: https://drive.google.com/drive/quota lists the largest files; then empty the trash. Or keep fewer "
-        "checkpoints: keep_last=1. Training goes on meanwhile.",
+        "checkpoints: keep_last=1. Training continues meanwhile.",
     ),
     (
         frozenset({"dailyLimitExceeded", "dailyLimitExceededUnreg"}),

@@ -117,7 +117,7 @@ class AIStudio:
             CHILD,
             place=self._url,
             service="AI Studio",
-            silent="It is tried again. If that goes on, see whether git.aistudio.baidu.com can be reached from here.",
+            silent="It is tried again. If it keeps failing, see if git.aistudio.baidu.com can be reached from here.",
             environ={**environ, "AISTUDIO_LOG": "info"},
         )
         self._folder = folder
@@ -290,7 +290,7 @@ class AIStudio:
                 "*.safetensors filter=lfs diff=lfs merge=lfs -text on the repository's page, and save again.",
             )
         if _FULL.search(said):
-            return StoreFull(problem=problem, remedy="Make room there: saving goes on by itself.")
+            return StoreFull(problem=problem, remedy="Make room there: saving resumes by itself.")
         if _REFUSED.search(said):
             return StoreError(problem=problem, remedy=_WORDS.sign_in)
         return StoreUnavailable(problem=problem, remedy="It is tried again by itself. What is saved so far is safe.")

@@ -392,7 +392,7 @@ class HubStore(RemoteStore[Fact]):
                         self._head = self._hub.commit([], [fact], parent=at)
                 raise StoreUnavailable(
                     problem=f"{name!r} did not arrive in {self._url} as it was sent; it was deleted there.",
-                    remedy="It is sent again by itself. If that goes on, name another repository.",
+                    remedy="It is sent again by itself. If it keeps happening, name another repository.",
                 )
             self._arrived(addition, fact)
 

@@ -177,7 +177,7 @@ class Asking:
         if _is_full(error, status):
             return StoreFull(
                 problem=problem,
-                remedy="Make room there, or raise the quota: saving goes on by itself. What is saved so far is safe.",
+                remedy="Make room there, or raise the quota: saving resumes by itself. What is saved so far is safe.",
             )
         if names & (_CREDENTIALS | {"PermissionError"}) or status in {401, 403} or _NO_ACCESS.search(str(error)):
             return StoreError(problem=problem, remedy=self._words.sign_in)
@@ -187,7 +187,7 @@ class Asking:
 
     def _passing(self, error: Exception, status: int, problem: str) -> StoreUnavailable:
         remedy = (
-            "It is tried again by itself; if that goes on, look at the service's status page and at the notebook's "
+            "It is tried again by itself; if it keeps failing, look at the service's status page and at the notebook's "
             "network (Kaggle: Settings → Internet)."
         )
         seconds = next(filter(None, map(_named_wait, _chain(error))), self._words.wait if status == 429 else 0.0)

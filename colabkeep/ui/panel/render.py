@@ -227,13 +227,13 @@ def _resumed(state: PanelState) -> str:
 
 def _put_back(state: PanelState) -> str:
     step, age = (0, 0.0) if state.restored is None else (state.restored.progress.step, state.restored.age)
-    return f"Version {step} was put back, byte for byte. It was made {duration_text(age)} earlier."
+    return f"Version {step} was restored, byte for byte. It was made {duration_text(age)} earlier."
 
 
 def _saving(state: PanelState) -> str:
     step = 0 if state.saving is None else state.saving.progress.step
     if state.folder:
-        return f"Version {step} is being made; the program goes on. {_back(state)}"
+        return f"Version {step} is being made; the program continues. {_back(state)}"
     return f"The state at step {step} is being saved; training continues. {_back(state)}"
 
 
@@ -291,7 +291,7 @@ def _interrupted(state: PanelState) -> str:
     word = "" if state.stopped is None else state.stopped.reason
     reason = said(REASONS.get(word, word))
     if state.folder:
-        return f"Stopped ({reason}). {_kept(state)} Run the same again to go on."
+        return f"Stopped ({reason}). {_kept(state)} Run the same again to resume."
     return f"Stopped at step {state.progress.step} ({reason}). {_kept(state)} Run the same cell again to continue."
 
 
@@ -319,7 +319,7 @@ def _broken(state: PanelState) -> str:
 def _failed(state: PanelState) -> str:
     error = (state.stopped.error if state.stopped else "").rstrip(".") or "an unknown error"
     if state.folder:
-        return f"The program failed: {error}. {_kept(state)} Run the same again to go on from there."
+        return f"The program failed: {error}. {_kept(state)} Run the same again to resume from there."
     return (
         f"Failed at step {state.progress.step}: {error}. {_kept(state)} Fix the cause and run the same cell again to "
         "continue."

@@ -11,8 +11,8 @@ __all__ = ["original"]
 
 RESUMES = "mid-epoch"
 EXACT = False
-TOLD = ("was not handed in",)
-TOLD_AFTER = ("was not handed in",)
+TOLD = ("was not passed to",)
+TOLD_AFTER = ("was not passed to",)
 FIRST_KILL = 5
 
 

@@ -12,8 +12,8 @@ from tests.loops.ports.loader_by_mistake import update
 
 RESUMES = "mid-epoch"
 EXACT = False
-TOLD = ("was not handed in",)
-TOLD_AFTER = ("was not handed in",)
+TOLD = ("was not passed to",)
+TOLD_AFTER = ("was not passed to",)
 FIRST_KILL = 11  # in the second epoch: in the first one it had not moved yet
 EPOCHS = 4
 

@@ -301,7 +301,7 @@ def test_a_checkpoint_with_a_lost_blob_is_not_counted(tmp_path: Path, kit: Simpl
 
 
 def test_a_run_without_a_checkpoint_loses_all(tmp_path: Path) -> None:
-    """Before the first save there is nothing to go on from, and it is said so."""
+    """Before the first save there is nothing to resume from, and it is said so."""
     repository = Repository(DirectoryStore(tmp_path), "r")
     repository.open_run(0.0, "0" * 16)
     found = durability_of(repository)

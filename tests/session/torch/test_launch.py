@@ -645,7 +645,7 @@ def test_a_process_of_which_nothing_is_heard_ends_the_others_with_one_error(
     monkeypatch.setattr("colabkeep.session.launch._SILENT", 5.0)
     with pytest.raises(ProcessFailed, match=rf"of rank {rank} of 2 since \d+:\d+:\d+, for \d+ s{why}") as caught:
         colabkeep.launch(steps_of(tmp_path, rank, act), devices=2)
-    assert "goes on from its last checkpoint" in caught.value.remedy
+    assert "resumes from its last checkpoint" in caught.value.remedy
     if rank == 0:  # either would do
         assert colabkeep.launch(steps_of(tmp_path, rank, lambda: None), devices=2) == 5
 
@@ -792,7 +792,7 @@ def test_a_loop_that_ends_early_in_one_process_is_named(tmp_path: Path, leaves: 
                 if leaves == "epochs" and (run.rank, epoch) == (1, 1):
                     break
 
-    other = "goes on after step 4" if leaves == "batches" else "has ended its epoch after step 6"
+    other = "continues after step 4" if leaves == "batches" else "has ended its epoch after step 6"
     with pytest.raises(UsageError, match=f"same place: rank 0 {other}, rank 1 has {said}") as caught:
         colabkeep.launch(work, devices=2)
     assert "early stopping" in caught.value.remedy

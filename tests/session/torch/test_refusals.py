@@ -70,7 +70,7 @@ CHANGES: dict[str, tuple[Callable[[], Words], list[str]]] = {
     "data set length": (lambda: {**PLAIN, "train_loader": DataLoader(Noisy(50), 4, shuffle=True)}, ["42 → 50"]),
     "sampler": (lambda: {**PLAIN, "train_loader": DataLoader(Noisy(), 4)}, ["RandomSampler → SequentialSampler"]),
     "seed": (lambda: {**PLAIN, "seed": 5}, ["seed was 0 and is 5"]),
-    "a part more": (lambda: {**hard_parts("ema"), "scheduler": None}, ["ema is handed in now"]),
+    "a part more": (lambda: {**hard_parts("ema"), "scheduler": None}, ["ema is passed now"]),
 }
 
 

@@ -287,7 +287,7 @@ class TestKeep:
             model=lambda: Net(act=nn.GELU()),
         )
         assert len(error.differences) == 3
-        assert all(line.endswith("(cannot be put back)") for line in error.differences)
+        assert all(line.endswith("(cannot be restored)") for line in error.differences)
         assert "run_name" in error.remedy
 
 

@@ -187,7 +187,7 @@ def test_a_rank_that_cannot_begin_is_named_in_the_others(tmp_path: Path, rank: i
     assert session(tmp_path / "run", 2, **words, at=[0, 8], how="SIGKILL").status[0] == -signal.SIGKILL
     done = session(tmp_path / "run", 2, **words, wrong=rank)
     assert done.status == [1, 1]
-    assert "does not fit what was handed in" in done.errors[rank]
+    assert "does not fit what was passed" in done.errors[rank]
     named = "Rank 0 could not begin this run: The run 'r' does not fit" if rank == 0 else "rank 1 could not begin"
     assert named in done.errors[1 - rank]
 

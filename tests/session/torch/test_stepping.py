@@ -204,7 +204,7 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path, kit: SimpleNamespace) -> None
     assert final_state(tmp_path / "a", "r") == final_state(tmp_path / "b", "r")
     _, said, scheduler = cell(tmp_path / "a", COUNTING["CosineAnnealingLR"](STEPS), max_epochs=5)
     assert scheduler.last_epoch == 40
-    assert any('began with scheduler_interval="step", and goes on so' in text for text in said), said
+    assert any('began with scheduler_interval="step", and continues so' in text for text in said), said
 
 
 def test_a_run_of_an_earlier_version_goes_on_as_it_was_stepped(tmp_path: Path) -> None:

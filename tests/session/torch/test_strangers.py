@@ -55,7 +55,7 @@ def test_a_schedule_that_was_forgotten_is_told_before_the_disconnect_and_after_i
 
     cell, _scheduler = build()
     (told,) = cell.run(tmp_path, 2)
-    assert f"A scheduler ({kind.__name__}) of this run's optimizer was not handed in" in told
+    assert f"A scheduler ({kind.__name__}) of this run's optimizer was not passed to colabkeep" in told
     assert "scheduler=" in told
     again, _scheduler = build()
     (told,) = again.run(tmp_path, 4)
@@ -66,7 +66,7 @@ def test_an_optimizer_that_was_forgotten_is_told_with_what_it_trains(tmp_path: P
     """The second one of a GAN: its moments would be gone."""
     cell = Cell()
     (told,) = cell.run(tmp_path, 2, cell.other.step, state={"critic": cell.critic})
-    assert "critic.weight (and 1 more) is trained by an optimizer (Adam) that was not handed in" in told
+    assert "critic.weight (and 1 more) is trained by an optimizer (Adam) that was not passed to colabkeep" in told
     assert "state={" in told
 
 

@@ -160,7 +160,7 @@ def test_a_machine_lost_at_any_call_of_a_save_leaves_what_was_confirmed(tmp_path
 
 
 def test_an_unplugged_drive_is_not_an_empty_one(tmp_path):
-    """A new machine without Drive must not be told that there is nothing to go on from."""
+    """A new machine without Drive must not be told that there is nothing to resume from."""
     training = Training(tmp_path, seed=1)
     training.save(0)
     training.mount.away = errno.ENOENT
