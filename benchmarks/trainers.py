@@ -60,7 +60,7 @@ def run(setting: Setting) -> list[Figure]:
         often = [_in_turn(tiny if setting.quick else make, integration, *words, every) for _ in range(rounds)]
         turns = often if setting.quick else [_in_turn(make, integration, *words) for _ in range(rounds)]
         least = often if setting.quick else [_in_turn(tiny, integration, *words) for _ in range(5)]
-        large = often if setting.quick else [_in_turn(common, integration, *words, every) for _ in range(rounds)]
+        large = often if setting.quick else [_in_turn(common, integration, 40, *words[1:], 8) for _ in range(rounds)]
         counted = (epochs - 1) * steps
         alone, added = ([turn[which] / counted * 1e3 for turn in turns] for which in (0, 1))
         nothing = f"{package}, a model that computes next to nothing"
@@ -76,7 +76,7 @@ def run(setting: Setting) -> list[Figure]:
             figure(f"{nothing}: Resumable adds", "ms", [(ours - own) / counted * 1e3 for own, ours, _ in least]),
             figure(as_often, "times its own", [ours / own for own, ours, _ in often], 1.0),
             figure(f"{name}: … saves in these epochs", "saves", [turn[2] for turn in often]),
-            figure(f"{ten}, both save every {every} steps: epochs with Resumable", "times its own", ratios, 1.0),
+            figure(f"{ten}, both save every 8 steps: epochs with Resumable", "times its own", ratios, 1.0),
             figure(f"{ten}: … saves in these epochs", "saves", [turn[2] for turn in large]),
         ]
     return found
