@@ -261,14 +261,17 @@ def test_processes_with_weights_of_their_own_are_refused(tmp_path: Path) -> None
 
 
 def test_weights_that_become_others_after_a_resume_are_refused(tmp_path: Path) -> None:
-    """The wrapper was lost on the way: what had been saved before stays as it is."""
+    """The wrapper was lost on the way: what had been saved before stays as it is, but for one that the killed session
+    was about to delete, of which there is one where it was killed right behind a save."""
     assert session(tmp_path / "run", 2, at=[0, 12], how="SIGKILL").status[0] == -signal.SIGKILL
     kept = sorted((tmp_path / "run").glob("r/checkpoints/[!.]*"))
     done = session(tmp_path / "run", 2, apart=True)
     assert done.resumed
     assert done.status == [1, 1]
     assert all("2 processes of this training hold different weights" in errors for errors in done.errors)
-    assert sorted((tmp_path / "run").glob("r/checkpoints/[!.]*")) == kept != []
+    after = sorted((tmp_path / "run").glob("r/checkpoints/[!.]*"))
+    assert after in (kept, kept[-2:])  # as many are kept by default
+    assert after != []
 
 
 @pytest.mark.parametrize(("fit", "changes"), [(True, "rate"), (False, "weights")])
