@@ -63,6 +63,7 @@ def run(setting: Setting) -> list[Figure]:
         often = [_in_turn(tiny if setting.quick else make, integration, *words, every) for _ in range(rounds)]
         turns = often if setting.quick else [_in_turn(make, integration, *words) for _ in range(rounds)]
         least = often if setting.quick else [_in_turn(tiny, integration, *words) for _ in range(5)]
+        # Their steps take longer: fewer are enough.
         large = often if setting.quick else [_in_turn(common, integration, 40, *words[1:], 8) for _ in range(rounds)]
         counted = (epochs - 1) * steps
         alone, added = ([turn[which] / counted * 1e3 for turn in turns] for which in (0, 1))

@@ -106,15 +106,15 @@ class Run(session.Run):
 
     A loop without epochs: ``for step in run.steps(60_000)``, with ``run.next(train_loader)`` for its batches.
 
-    Run the same cell again after a disconnect, and it goes on at the step where it was saved last.
+    Run the same cell again after a disconnect, and it resumes at the step that was saved last.
 
     Args:
-        run_name: names the run in the storage; the same name goes on with the same run. In any script: "训练一".
+        run_name: names the run in the storage; the same name resumes the same run. In any script: "训练一".
         model: the model (a torch module, a Paddle layer, or any object with state_dict and load_state_dict).
         optimizer, scheduler, scaler, ema: as far as there are any.
         state: more objects with state_dict and load_state_dict, by name.
         storage: a folder, a store, a pair (fast local folder, slower storage behind it), or "auto".
-        resume: "auto" (go on if there is a checkpoint), "must", "never", "best", or a checkpoint's id.
+        resume: "auto" (resume if there is a checkpoint), "must", "never", "best", or a checkpoint's id.
         save_every: epochs (an int), "500 steps", "10 min", a list of these, None (when asked, and at the end), or
             "auto": as often as loses the least, from what saves cost here, what the storage takes and how long sessions
             live; the first after 20 steps or two minutes, then 15 seconds to half an hour apart, and the best epochs.
@@ -263,7 +263,7 @@ def resumable_fit(  # noqa: PLR0913  # as above
     devices: int | Literal["auto"] = 1,
     sync_batchnorm: bool = False,
 ) -> FitResult:
-    """Train, and go on after any disconnect when the same cell is run again.
+    """Train, and resume after any disconnect when the same cell is run again.
 
     The weights at the end are those of an uninterrupted run, bit for bit, on the same kind of machine (one
     line at the start says what is promised on this one).
@@ -282,8 +282,8 @@ def resumable_fit(  # noqa: PLR0913  # as above
         scheduler: stepped once per `scheduler_interval`: "epoch", or "step" of the optimizer. "auto" (default) reads it
             from the scheduler: "step" where that counts to the run's optimizer steps (`max_epochs` times the steps of
             an epoch, or `max_steps`), and for CyclicLR; else "epoch". OneCycleLR over another number is refused. What
-            was decided is said at the start, and a run goes on as it began. In Paddle the scheduler is the object that
-            the optimizer has as its learning rate.
+            was decided is said at the start, and a run keeps what it began with. In Paddle the scheduler is the object
+            that the optimizer has as its learning rate.
         ema: an object with ``update_parameters(model)`` (`torch.optim.swa_utils.AveragedModel`), updated each step.
         state: more objects with state_dict and load_state_dict, by name.
         max_epochs, max_steps: the length of the whole run; one of the two at least.
@@ -373,7 +373,7 @@ def keep_folder(  # noqa: PLR0913  # as above
     progress: Progress = True,
     callbacks: Iterable[Callable[[Event], object]] = (),
 ) -> KeptFolder:
-    """Keep the folder that somebody else's program writes: on a fresh machine it is put back first, then whole versions
+    """Keep the folder that somebody else's program writes: on a fresh machine it is restored first, then whole versions
     of it are kept while the program works.
 
     ::
@@ -390,7 +390,7 @@ def keep_folder(  # noqa: PLR0913  # as above
         folder: what the program writes. It is made if it is not there.
         run_name: the name of the run in the storage; by default that of the notebook or program.
         storage: where versions are kept, as in `Run`.
-        restore: "auto" puts the newest version into the folder if that is empty, goes on with what is in it if those
+        restore: "auto" puts the newest version into the folder if that is empty, continues with what is in it if those
             are this run's own files (after a restarted kernel), and raises for other files. "never" begins with what is
             there. "overwrite" puts the newest version there, and moves what is there beside the folder.
         include, exclude: patterns as in a shell, of paths in the folder or of names; all files by default.
@@ -400,7 +400,7 @@ def keep_folder(  # noqa: PLR0913  # as above
         settle: how long nothing must have changed before a version is made. Programs that write several files that
             belong together over a longer time need more.
         max_time: after so long the program is interrupted, as Ctrl-C and the notebook's stop button do; its last
-            version is made, and what stands behind the `with` block goes on. Without it that happens where a session
+            version is made, and what stands behind the `with` block runs. Without it that happens where a session
             must end by itself to keep what it made (a Kaggle batch run), in time before its limit.
         session_limit: how long a session lasts here, if you know better.
         flush_timeout: how long the end waits for uploads.
@@ -623,7 +623,7 @@ def _fit_here(words: Mapping[str, Any]) -> FitResult:
 
 
 def _leave(parts: Mapping[str, Any], written: Settings) -> None:
-    """Of the objects that were handed in: the state, what training moved beside it, and the marks by which the next
+    """Of the objects that were passed: the state, what training moved beside it, and the marks by which the next
     session in one process knows that."""
     framework, forward = find_framework(parts.values()), FORWARD.get()
     if forward is None or framework.place()[0]:  # rank 0 is heard

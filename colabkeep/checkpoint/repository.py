@@ -295,10 +295,11 @@ class Repository:
 
     def files(self, folder: str) -> dict[str, int]:
         """Everything in a folder of the run ("": in all): name inside the folder → size in bytes."""
-        seen = {} if self._seen is None else self._seen
-        found = seen.get("", seen.get(folder))
+        found = None if self._seen is None else self._seen.get("", self._seen.get(folder))
         if found is None:
-            found = seen[folder] = self._below(folder)
+            found = self._below(folder)
+            if self._seen is not None:
+                self._seen[folder] = found
         inside = f"{folder}/" if folder else ""
         return {name[len(inside) :]: size for name, size in found.items() if name.startswith(inside)}
 

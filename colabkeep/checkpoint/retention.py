@@ -331,9 +331,10 @@ class Pruner:
         behind = store.properties.behind
         if behind is not None and behind.sending is not None:
             spared.add(behind.sending.removeprefix(f"{folder}/checkpoints/").removesuffix(".json"))
-        good, named = None if self._over else self._proof.newest_good(line), self._proof.named
-        kept, arrived = spared | ({named} if good is None else {named, good.id}), self._ledger.has_arrived
+        good, arrived = None if self._over else self._proof.newest_good(line), self._ledger.has_arrived
+        kept = spared | {self._proof.named} | (set() if good is None else {good.id})
         doomed = self._quota_planner.doomed(line, kept, store, lambda file: arrived(f"{folder}/blobs/{file}"))
+        # Where the policy keeps it anyway, nothing is held for it, and no save has to make room first.
         held = good is not None and good.id not in spared and good in self._quota_planner.policy.doomed(line)
         self._held = last.progress.step if held else None
         return doomed

@@ -352,7 +352,6 @@ class Committer:
     def _begin_anew(self) -> None:
         """Nothing is relied on that was seen there; the run and this session's number are written down again."""
         repository = self._repository
-        repository.look_again()
         repository.blobs.forget()
         self._noted = False
         try:

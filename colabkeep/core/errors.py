@@ -159,7 +159,7 @@ class NoUsableCheckpoint(CheckpointError):
 
 
 class Incompatible(CheckpointError, ValueError):
-    """The objects handed in are not those of the run. `differences` lists each, one line."""
+    """The objects that were passed are not those of the run. `differences` lists each, one line."""
 
     def __init__(self, *, problem: str, remedy: str, differences: Sequence[str] = ()) -> None:
         self.differences = tuple(differences)

@@ -1,10 +1,10 @@
-"""Keras 3's `model.fit` that goes on after a disconnect, bit for bit::
+"""Keras 3's `model.fit` that resumes after a disconnect, bit for bit::
 
     from colabkeep.integrations.keras import Resumable
 
     model.fit(x, y, epochs=20, validation_data=held_out, callbacks=[Resumable("mnist")])
 
-Run the cell again after a disconnect, on whatever machine: `fit` goes on at the batch that was saved last.
+Run the cell again after a disconnect, on whatever machine: `fit` resumes at the batch that was saved last.
 
 `fit` has a place for the epoch to begin with, `model._initial_epoch`, and none for a batch. So the callback looks for
 the frame of the `fit` that calls it, and for the time of that one stands in for:
@@ -92,9 +92,9 @@ class Resumable(Keeper, Callback):  # type: ignore[misc]  # types are the same w
     be placed, so an epoch of it begins again, which is told.
 
     Args:
-        run_name: names the run in the storage; the same name goes on with the same run.
+        run_name: names the run in the storage; the same name resumes the same run.
         resume_from: a file that Keras saved ("model.keras", "best.weights.h5"). A new run begins with its weights, and
-            with its optimizer where the file has one; a run that has a checkpoint goes on with its own.
+            with its optimizer where the file has one; a run that has a checkpoint resumes from its own.
         words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
             max_time, seed, state, callbacks, progress, and the others. What `fit` measures is logged by its own names:
             "loss", "accuracy", "val_loss", …

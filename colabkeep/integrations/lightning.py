@@ -1,11 +1,11 @@
-"""Lightning's `Trainer` that goes on after a disconnect, bit for bit::
+"""Lightning's `Trainer` that resumes after a disconnect, bit for bit::
 
     from colabkeep.integrations.lightning import Resumable
 
     trainer = Trainer(max_epochs=30, callbacks=[Resumable("resnet-cifar")])
     trainer.fit(model, loader)
 
-Run the cell again after a disconnect, on whatever machine: `fit()` goes on at the step that was saved last, in the
+Run the cell again after a disconnect, on whatever machine: `fit()` resumes at the step that was saved last, in the
 middle of an epoch too, without reading the batches before it. `lightning` and `pytorch_lightning` are the same here.
 
 The loops' own way to begin again knows checkpoints of some places in an epoch, and each version goes it differently.
@@ -106,13 +106,13 @@ class Resumable(Keeper):
     containers of them; their `state_dict` where they have one of their own). What cannot be stored is told. Other
     settings than those that the run began with are an error, kept or applied, as `on_change` says.
 
-    `ModelCheckpoint` goes on as you set it up; it is not needed.
+    `ModelCheckpoint` works as you set it up; it is not needed.
 
     Args:
-        run_name: names the run in the storage; the same name goes on with the same run.
+        run_name: names the run in the storage; the same name resumes the same run.
         resume_from: a file that `ModelCheckpoint` or `save_checkpoint` wrote ("last.ckpt"). A new run begins with its
             weights, optimizers, schedules, scaler, counters, and what callbacks knew. A run that has a checkpoint
-            of its own goes on with that.
+            of its own resumes from that.
         words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
             max_time, seed, state, callbacks, progress, and the others. `seed` is that of `seed_everything` if it is
             not given. What the module logs is logged by its own names: "val_loss", "train_acc", …

@@ -1,4 +1,4 @@
-"""`paddle.Model.fit` that goes on after a disconnect, bit for bit::
+"""`paddle.Model.fit` that resumes after a disconnect, bit for bit::
 
     from colabkeep.integrations.paddle_hapi import Resumable
 
@@ -58,7 +58,7 @@ class Resumable(Keeper, Callback):  # type: ignore[misc]  # types are the same w
     needed. With `num_iters`, that many batches are trained in all sessions together.
 
     Args:
-        run_name: names the run in the storage; the same name goes on with the same run.
+        run_name: names the run in the storage; the same name resumes the same run.
         words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
             max_time, seed, state, callbacks, progress, and the others. What `fit` measures is logged as "train_loss",
             "train_acc", "val_loss", "val_acc", …, by the names of the metrics.

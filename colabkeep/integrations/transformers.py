@@ -1,11 +1,11 @@
-"""Hugging Face's `Trainer` that goes on after a disconnect, bit for bit::
+"""Hugging Face's `Trainer` that resumes after a disconnect, bit for bit::
 
     from colabkeep.integrations.transformers import Resumable
 
     trainer = Trainer(model, args, train_dataset=data, callbacks=[Resumable("bert-reviews")])
     trainer.train()
 
-Run the cell again after a disconnect, on whatever machine: `train()` goes on at the step that was saved last, in the
+Run the cell again after a disconnect, on whatever machine: `train()` resumes at the step that was saved last, in the
 middle of an epoch too, without reading the batches before it.
 
 A callback is not told which trainer calls it, and `train()` has no place where it could be given a position. So these
@@ -108,13 +108,13 @@ class Resumable(Keeper, TrainerCallback):
     anything is changed.
 
     Args:
-        run_name: names the run in the storage; the same name goes on with the same run.
+        run_name: names the run in the storage; the same name resumes the same run.
         frozen: "refer": the frozen weights of a pretrained base are not stored, also where the model has no adapters.
             "store": they are, once in the run, so that it depends on nobody else's files. None: "refer" for a model
             with adapters whose base has a name on the Hub, "store" for any other, and for a base in a folder of this
             machine, which may vanish with it.
         resume_from: a folder that the trainer saved ("out/checkpoint-500"), from which a new run begins: its weights,
-            optimizer, schedule, scaler, step and log. A run that has a checkpoint of its own goes on with that.
+            optimizer, schedule, scaler, step and log. A run that has a checkpoint of its own resumes from that.
         words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
             max_time, seed, state, callbacks, progress, and the others. `seed` is that of the training arguments if it
             is not given. What the trainer measures is logged by its own names: "eval_loss", "eval_accuracy", …

@@ -42,7 +42,7 @@ _RESIZED = (
     "{who}: batches of {before} samples → {now}. If your loop does not change them from epoch to epoch itself, the "
     "weights will not be those of an uninterrupted run"
 )
-_SORT = 'Sort it, sorted(os.listdir(folder)), and go on with on_change="apply" once'
+_SORT = 'Sort it, sorted(os.listdir(folder)), and pass on_change="apply" once'
 
 
 class _Change(NamedTuple):
@@ -104,7 +104,7 @@ def _cause(then: Sequence[Sample], now: Sequence[Sample]) -> str:
         return "Their labels have not changed: a transform was changed, or the files were."
     return (
         "Often that is a list of files in another order; os.listdir and glob give another one on each machine. "
-        f"{_SORT}. Else the files or a transform were changed, or rows were shuffled without a seed."
+        f"{_SORT}. Else the files or a transform were changed, or rows were shuffled or drawn without a seed."
     )
 
 

@@ -351,7 +351,7 @@ class Run:
 
     @property
     def resumed_from(self) -> Manifest | None:
-        """The checkpoint this session went on from, None for a fresh start."""
+        """The checkpoint this session resumed from, None for a fresh start."""
         return self._session.resumed_from
 
     @property
@@ -381,7 +381,7 @@ class Run:
         it has to come later, it is waited for there.
 
         Raises:
-            SaveFailed, RunTakenOver, NotStorable: training must not go on.
+            SaveFailed, RunTakenOver, NotStorable: training must not continue.
         """
         position = self._position
         inside = position.in_epoch or position.comes_back
@@ -426,7 +426,7 @@ class Run:
         self._spec = replace(self._spec, base=base)
 
     def begin_at(self, epoch: int, step: int) -> None:
-        """A new run goes on from what another program trained: count from there. Call it before the loop."""
+        """A new run continues what another program trained: count from there. Call it before the loop."""
         self._position.progress = self.progress._replace(epoch=epoch, step=step)
         self._counts = step, 0
 
@@ -437,8 +437,9 @@ class Run:
 
     @property
     def state(self) -> RunState:
-        """Variables of the loop that are saved with each checkpoint, and back before the loop goes on: by attribute
-        (`run.state.best = 0.0`) or by key. Plain values, arrays, tensors, and lists, tuples and dicts of them."""
+        """Variables of the loop that are saved with each checkpoint, and restored before the loop continues: by
+        attribute (`run.state.best = 0.0`) or by key. Plain values, arrays, tensors, and lists, tuples and dicts of
+        them."""
         return self._state.variables
 
     @property
@@ -508,7 +509,7 @@ class Run:
         return _watched(self, loader)
 
     def enumerate(self, loader: object, start: int = 0) -> Iterator[tuple[int, Any]]:
-        """The batches of `batches` with their numbers in the epoch, which in a resumed epoch go on where they were.
+        """The batches of `batches` with their numbers in the epoch, which in a resumed epoch continue where they were.
 
         Raises:
             UsageError, Incompatible: as `batches`.
@@ -573,7 +574,7 @@ class Run:
 
         Raises:
             KeyboardInterrupt, SystemExit: asked for by a signal; the state is saved on the way out.
-            SaveFailed, RunTakenOver, NotStorable, TrainingDiverged: training must not go on.
+            SaveFailed, RunTakenOver, NotStorable, TrainingDiverged: training must not continue.
         """
         now = self._spec.clock.monotonic()
         position = self._position

@@ -461,7 +461,7 @@ class SaveScheduler:
         """Save the boundary we are at; with `wait`, return when that is committed.
 
         Raises:
-            SaveFailed, RunTakenOver, NotStorable: training must not go on.
+            SaveFailed, RunTakenOver, NotStorable: training must not continue.
         """
         if wait:
             self._saver.wait()

@@ -261,8 +261,8 @@ def test_processes_with_weights_of_their_own_are_refused(tmp_path: Path) -> None
 
 
 def test_weights_that_become_others_after_a_resume_are_refused(tmp_path: Path) -> None:
-    """The wrapper was lost on the way: what had been saved before stays as it is, but for one that the killed session
-    was about to delete, of which there is one where it was killed right behind a save."""
+    """The wrapper was lost on the way: what had been saved before stays as it is. Only a checkpoint that the killed
+    session was about to delete may be gone: it was killed between a commit and the pruning behind it."""
     assert session(tmp_path / "run", 2, at=[0, 12], how="SIGKILL").status[0] == -signal.SIGKILL
     kept = sorted((tmp_path / "run").glob("r/checkpoints/[!.]*"))
     done = session(tmp_path / "run", 2, apart=True)
